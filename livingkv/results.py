@@ -1,0 +1,136 @@
+"""The typed results of the library, with the names that the command line's `--json` prints.
+
+Knows nothing of how they come about. Every class is frozen; `to_json` of this module turns any of them into plain
+JSON types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Mode = Literal["auto", "kv", "ground", "extract", "exact", "resume"]
+
+
+def to_json(result: Any) -> Any:
+    """Any result of this module (or a list of them) as dicts, lists, strings and numbers."""
+    if isinstance(result, (list, tuple)):
+        return [to_json(item) for item in result]
+    return asdict(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall time in milliseconds. `load` is the model's load when this call caused it, else 0."""
+
+    load: float = 0.0
+    probe: float = 0.0
+    fetch: float = 0.0
+    first_token: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One recalled passage. `tokens` is its half-open span [lo, hi) in the session's token stream.
+
+    `score` is the one that ranked it (higher is better); `lexical` and `semantic` are the channels' own scores of its
+    best sentence, None where the channel did not find it.
+    """
+
+    text: str
+    source: str
+    session: str
+    tokens: tuple[int, int]
+    score: float
+    lexical: float | None
+    semantic: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `ask` returns. `mode` is the mode that answered, never "auto"; `reason` says why auto chose it.
+
+    `confidence` is in 0..1; `confident` is False when the store does not seem to hold the answer.
+    `n_tokens` counts the stored tokens of the searched sessions, `reused_tokens` those whose stored KV was attended,
+    `prefilled_tokens` those that the model had to read for this answer.
+    """
+
+    answer: str
+    mode: Mode
+    confident: bool
+    confidence: float
+    evidence: tuple[Evidence, ...]
+    n_tokens: int
+    reused_tokens: int
+    prefilled_tokens: int
+    timings_ms: Timings
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Answer):
+    """What `chat` returns: the answer of a turn that is durable when this object exists."""
+
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What `ingest` returns for one source. `skipped` is True when the session held these very bytes already."""
+
+    source: str
+    session: str
+    n_bytes: int
+    n_tokens: int
+    n_sentences: int
+    seconds: float
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds."""
+
+    name: str
+    session_id: int
+    n_tokens: int
+    n_bytes: int
+    n_sentences: int
+    n_turns: int
+    created_s: float
+    updated_s: float
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Size and shape of a store. `bytes_by_part` names every part that takes disk space."""
+
+    path: str
+    model: str
+    codec: str
+    n_sessions: int
+    n_tokens: int
+    n_sentences: int
+    n_pages: int
+    size_bytes: int
+    bytes_by_part: dict[str, int] = field(default_factory=dict)
+    bytes_per_token: float | None = None
+    bf16_bytes_per_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check` found. `problems` is empty exactly when the store is whole."""
+
+    path: str
+    n_pages: int
+    n_records: int
+    n_sentences: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return not self.problems

@@ -1,0 +1,73 @@
+"""The settings of a memory: one frozen dataclass, checked when it is made.
+
+Knows the names, units and allowed ranges; knows nothing of how they are used. An unknown key raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from livingkv.errors import InputError
+
+PAGE_TOKENS = 64
+"""Tokens in a page: a constant of the format, not a setting."""
+
+CodecName = Literal["int8", "lossless"]
+Placement = Literal["compact", "absolute", "dual_chunk"]
+
+_RANGES = {
+    "window_tokens": (PAGE_TOKENS, 1 << 20),
+    "block_tokens": (PAGE_TOKENS, 1 << 16),
+    "recall_tokens": (PAGE_TOKENS, 1 << 17),
+    "commit_tokens": (PAGE_TOKENS, 1 << 20),
+    "max_line_bytes": (1 << 10, 1 << 40),
+    "n_candidates": (1, 256),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a memory reads and recalls. All sizes are tokens unless the name says otherwise.
+
+    window_tokens: the hot window, the newest tokens that a block attends besides the sinks.
+    block_tokens: tokens read in one forward pass of ingest.
+    recall_tokens: the budget of recalled passages in front of a question.
+    commit_tokens: during a long ingest, at most this many tokens are read between two durable commits.
+    codec: page codec of a new store: "int8", or "lossless" (the model's own dtype).
+    placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
+    n_candidates: index hits that the model itself ranks by query likelihood.
+    max_line_bytes: a single line longer than this is refused as not being prose.
+
+    Raises InputError for a value out of range.
+    """
+
+    window_tokens: int = 4096
+    block_tokens: int = 512
+    recall_tokens: int = 1024
+    commit_tokens: int = 4096
+    codec: CodecName = "int8"
+    placement: Placement = "compact"
+    n_candidates: int = 8
+    max_line_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise InputError(f"settings.{name}", repr(value), f"a whole number from {low} to {high} is allowed")
+        for name in ("window_tokens", "block_tokens", "commit_tokens"):
+            if getattr(self, name) % PAGE_TOKENS:
+                raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
+        for name, kind in (("codec", CodecName), ("placement", Placement)):
+            if getattr(self, name) not in get_args(kind):
+                raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Settings:
+        """Settings from a plain dict. An unknown key raises InputError and names the known ones."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise InputError("settings", repr(key), f"known keys are {', '.join(known)}")
+        return cls(**values)
