@@ -1,0 +1,163 @@
+"""A small memory without a model: it keeps texts in files and finds a question's words in them.
+
+It stands in for `livingkv.memory.Memory` in the command line's tests, with the same signatures.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from livingkv.errors import QuestionError, SourceError, StoreNotFound
+from livingkv.results import Answer, CheckReport, Evidence, Ingested, Mode, SessionInfo, Stats, Timings, Turn
+from livingkv.settings import Settings
+
+
+class Memory:
+    """Keeps one JSON file per session in the store's folder."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        model: object | None = None,
+        settings: Settings | None = None,
+        read_only: bool = False,
+        create: bool = True,
+    ) -> Memory:
+        """Opens the folder; makes it where allowed."""
+        folder = Path(path)
+        if not folder.is_dir():
+            if not create:
+                raise StoreNotFound(f"no store at {folder}: livingkv ingest makes one")
+            folder.mkdir(parents=True)
+        return cls(folder, read_only=read_only)
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        (self.path / "closed").touch()
+
+    def ingest(
+        self,
+        source: str | Path,
+        *,
+        session: str = "default",
+        text: bytes | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Ingested:
+        """Appends the text; the text "CRASH" makes an unexpected error, an empty one a SourceError."""
+        data = Path(source).read_bytes() if text is None else text
+        if not data:
+            raise SourceError("source", f"{source}, which is empty", "a text is needed")
+        if data == b"CRASH":
+            raise RuntimeError("two\nlines")
+        if progress is not None:
+            progress(len(data), len(data))
+        lines = self.lines(session)
+        skipped = [str(source), data.decode()] in lines
+        if not skipped:
+            self.keep(session, [*lines, [str(source), data.decode()]])
+        return Ingested(str(source), session, len(data), len(data) // 4, 1, 0.5, skipped)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        session: str | None = None,
+        mode: Mode = "auto",
+        max_tokens: int = 64,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Answer:
+        """Answers with the first text that holds the question's last word; a question "wait" takes a minute."""
+        if not question.strip():
+            raise QuestionError("question", "nothing", "a question is needed")
+        if question == "wait":
+            print("waiting", file=sys.stderr, flush=True)
+            time.sleep(60)
+        word = question.split()[-1].strip("?").lower()
+        hits = [line for line in self.lines(session or "default") if word in line[1].lower()]
+        evidence = tuple(Evidence(text, source, "default", (64, 128), 2.5, 7.25, None) for source, text in hits[:1])
+        answer = hits[0][1] if hits else "a guess"
+        used: Mode = "kv" if mode == "auto" else mode
+        sure = bool(hits)
+        times = Timings(1000, 2, 3, 40, 1100)
+        return Answer(answer, used, sure, 0.93 if sure else 0.08, evidence, 1234, 64, 9, times, "one sure passage")
+
+    def chat(
+        self,
+        message: str,
+        *,
+        session: str = "default",
+        max_tokens: int = 256,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Turn:
+        """Replies with the message in capitals, in two pieces."""
+        reply = message.upper()
+        if on_text is not None:
+            on_text(reply[:3])
+            on_text(reply[3:])
+        self.keep(session, [*self.lines(session), ["chat", message]])
+        turn = len(self.lines(session))
+        return Turn(reply, "resume", True, 0.9, (), 10, 5, 5, Timings(total=12), turn=turn)
+
+    def sessions(self) -> list[SessionInfo]:
+        """One entry a file."""
+        names = sorted(file.stem for file in self.path.glob("*.json"))
+        return [SessionInfo(name, n, 1234, 5000, 7, 2, 1e9, 1e9 + n, ("a.txt",)) for n, name in enumerate(names)]
+
+    def session(self, name: str) -> SessionInfo:
+        """The entry of that name."""
+        return next(info for info in self.sessions() if info.name == name)
+
+    def stats(self) -> Stats:
+        """Made-up sizes."""
+        parts = {"catalog": 4096, "segments": 10 << 20}
+        return Stats(str(self.path), "tiny", "int8", 1, 1234, 7, 19, (10 << 20) + 4096, parts, 6400.0, 12288)
+
+    def check(self) -> CheckReport:
+        """Whole, unless there is a file named damaged."""
+        problems = ("page 3 of session default: checksum",) if (self.path / "damaged").exists() else ()
+        return CheckReport(str(self.path), 19, 4, 7, problems)
+
+    def text(self, session: str) -> bytes:
+        """The texts of the session, joined."""
+        return "".join(text for _, text in self.lines(session)).encode()
+
+    def lines(self, session: str) -> list[list[str]]:
+        """Source and text of everything in the session."""
+        file = self.path / f"{session}.json"
+        return json.loads(file.read_text()) if file.exists() else []
+
+    def keep(self, session: str, lines: list[list[str]]) -> None:
+        """Writes the session's file."""
+        (self.path / f"{session}.json").write_text(json.dumps(lines))
+
+
+def fake_module() -> ModuleType:
+    """A module to put in place of livingkv.memory."""
+    module = ModuleType("livingkv.memory")
+    module.__dict__["Memory"] = Memory
+    return module
+
+
+def main() -> None:
+    """The command line of this process, over the fake memory."""
+    sys.modules["livingkv.memory"] = fake_module()
+    from livingkv.cli import main as cli_main
+
+    cli_main()
+
+
+if __name__ == "__main__":
+    main()
