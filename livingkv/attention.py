@@ -1,0 +1,127 @@
+"""Attention over disjoint partitions, merged by log-sum-exp.
+
+Knows queries, keys and values that are already rotated; knows no positions, pages or models. `attend_reference` is the
+plain fp32 computation; `attend` must agree with it and is what runs. A partition is a set of keys with its own query
+variant (dual-chunk positions need up to three), so partial results carry their log-sum-exp and are merged exactly
+(FlashAttention, arXiv 2205.14135, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Keys and values [batch, kv_heads, n_keys, dim] with the queries [batch, heads, tokens, dim] that see them.
+
+    causal: query i sees keys 0..i only, and n_keys equals tokens; else every query sees every key.
+    key_mask: bool [batch, n_keys], False hides a key (padding of batched candidates); None hides none.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    causal: bool = False
+    key_mask: Tensor | None = None
+
+
+def attend(partitions: Sequence[Partition], scale: float) -> Tensor:
+    """Softmax attention over the union of the partitions: [batch, heads, tokens, dim] in the queries' dtype.
+
+    `scale` multiplies the scores before the softmax. Empty partitions are skipped; at least one must hold a key.
+    """
+    parts = [part for part in partitions if part.keys.shape[2]]
+    assert parts, "attention over nothing"
+    pairs = [_attend_one(part, scale) for part in parts]
+    return _merge(pairs, parts[0].queries.dtype)
+
+
+def attend_reference(partitions: Sequence[Partition], scale: float) -> Tensor:
+    """The same in plain fp32, one softmax over all scores. The yardstick of `attend` in the tests."""
+    scores, values = [], []
+    for part in partitions:
+        heads, kv_heads = part.queries.shape[1], part.keys.shape[1]
+        keys = part.keys.repeat_interleave(heads // kv_heads, 1).float()
+        score = part.queries.float() @ keys.transpose(-1, -2) * scale  # [batch, heads, tokens, n_keys]
+        scores.append(_hide(score, part))
+        values.append(part.values.repeat_interleave(heads // kv_heads, 1).float())
+    weights = torch.cat(scores, -1).softmax(-1)
+    return (weights @ torch.cat(values, 2)).to(partitions[0].queries.dtype)
+
+
+def _hide(score: Tensor, part: Partition) -> Tensor:
+    if part.causal:
+        n = score.shape[-1]
+        later = torch.ones(n, n, dtype=torch.bool, device=score.device).triu(1)
+        score = score.masked_fill(later, float("-inf"))
+    if part.key_mask is not None:
+        score = score.masked_fill(~part.key_mask[:, None, None, :], float("-inf"))
+    return score
+
+
+def _merge(pairs: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Tensor:
+    """Weighted sum of partial outputs [b, h, t, d] by their log-sum-exp [b, h, t]."""
+    if len(pairs) == 1:
+        return pairs[0][0].to(dtype)
+    total = torch.logsumexp(torch.stack([lse for _, lse in pairs]), 0)
+    out = torch.zeros_like(pairs[0][0], dtype=torch.float32)
+    for part, lse in pairs:
+        out += part.float() * (lse - total).exp().unsqueeze(-1)
+    return out.to(dtype)
+
+
+def _attend_one(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
+    """Output [b, h, t, d] and fp32 log-sum-exp [b, h, t] of one partition by the quickest kernel that fits."""
+    if part.key_mask is not None:
+        return _by_products(part, scale)
+    if part.causal:
+        return _flash(part.queries, *_repeat(part), scale, causal=True)
+    return _folded(part, scale)
+
+
+def _repeat(part: Partition) -> tuple[Tensor, Tensor]:
+    group = part.queries.shape[1] // part.keys.shape[1]
+    if group == 1:
+        return part.keys, part.values
+    return part.keys.repeat_interleave(group, 1), part.values.repeat_interleave(group, 1)
+
+
+def _folded(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
+    """No mask: the query heads of a key head become more query rows, so that keys are not repeated."""
+    batch, heads, tokens, dim = part.queries.shape
+    kv_heads = part.keys.shape[1]
+    queries = part.queries.reshape(batch, kv_heads, heads // kv_heads * tokens, dim)
+    out, lse = _flash(queries, part.keys, part.values, scale, causal=False)
+    return out.reshape(batch, heads, tokens, dim), lse.reshape(batch, heads, tokens)
+
+
+def _by_products(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
+    """Two fp32 matrix products around a softmax. In bf16 the scores of Qwen2.5 (hundreds) would be off by whole units."""
+    batch, heads, tokens, dim = part.queries.shape
+    kv_heads = part.keys.shape[1]
+    queries = part.queries.reshape(batch, kv_heads, heads // kv_heads * tokens, dim).float()
+    score = queries @ part.keys.float().transpose(-1, -2) * scale
+    score = _hide(score.view(batch, heads, tokens, -1), part)
+    lse = score.logsumexp(-1)
+    weights = (score - lse.unsqueeze(-1)).exp()
+    out = weights.view(batch, kv_heads, heads // kv_heads * tokens, -1) @ part.values.float()
+    return out.view(batch, heads, tokens, dim), lse
+
+
+def _flash(queries: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """PyTorch's fused kernels, called where they return the log-sum-exp."""
+    ops = torch.ops.aten
+    if queries.device.type == "cpu":
+        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(queries, keys, values, 0.0, causal, scale=scale)
+        return out, lse
+    if queries.dtype == torch.float32:
+        out, lse, *_ = ops._scaled_dot_product_efficient_attention(
+            queries, keys, values, None, True, 0.0, causal, scale=scale
+        )
+        return out, lse[..., : queries.shape[2]]
+    out, lse, *_ = ops._scaled_dot_product_flash_attention(queries, keys, values, 0.0, causal, scale=scale)
+    return out, lse[..., : queries.shape[2]]

@@ -1,0 +1,205 @@
+"""Page codecs: keys and values of 64 tokens to bytes and back.
+
+Knows tensors, the model's key bias and its rotary embedding; knows no files. `int8` keeps rotated keys in 8 bits with one
+scale per channel and page, values with one scale per token. Keys of Qwen2.5 reach 150 where their median is 3, nearly all
+of it the k_proj bias, so the rotated bias R(p)b is subtracted before and added after: exact, and no calibration
+(measured in experiments/003_codec). `lossless` keeps the model's dtype; so does the unsealed tail, whatever the codec.
+
+decode(encode(x)) is a pure function of x, on one device: attending what was stored is what makes a restored session
+continue bit for bit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from livingkv.errors import RecordDamaged
+from livingkv.model_rope import Rope
+from livingkv.positions import Rotation, rotate, rotation
+from livingkv.settings import PAGE_TOKENS, CodecName
+
+_HEADER = struct.Struct("<4sBBHHHHH")
+_MAGIC = b"KVP1"
+_DTYPES = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}
+_CODEC_IDS = {"lossless": 0, "int8": 1}
+
+
+class PageShape(NamedTuple):
+    """What a page holds: keys and values [n_layers, n_kv_heads, tokens, head_dim] of `dtype`."""
+
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+
+class KV(NamedTuple):
+    """Keys and values of a run of tokens, each [n_layers, n_kv_heads, tokens, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class PageCodec(Protocol):
+    """Turns whole pages into bytes and back. `first_token` is a page's first absolute position, a multiple of 64."""
+
+    name: CodecName
+
+    def encode(self, kv: KV, first_token: int) -> list[bytes]:
+        """One bytes object for each page of `kv`, whose token count is a multiple of 64."""
+        ...
+
+    def decode(self, pages: Sequence[bytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+        """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec."""
+        ...
+
+
+def make_codec(name: CodecName, shape: PageShape, key_bias: Sequence[Tensor | None], rope: Rope) -> PageCodec:
+    """The codec called `name`. `key_bias` has one [n_kv_heads, head_dim] tensor or None for each layer."""
+    return Int8(shape, key_bias, rope) if name == "int8" else Lossless(shape)
+
+
+def page_bytes(name: CodecName, shape: PageShape) -> int:
+    """Bytes of one page, header included."""
+    numbers = 2 * shape.n_layers * shape.n_kv_heads * PAGE_TOKENS * shape.head_dim
+    if name == "lossless":
+        return _HEADER.size + numbers * shape.dtype.itemsize
+    scales = shape.n_layers * shape.n_kv_heads * (shape.head_dim + PAGE_TOKENS)
+    return _HEADER.size + numbers + 2 * scales
+
+
+class Lossless:
+    """Keys and values as they are, in the model's dtype. Also holds fewer than 64 tokens: the tail."""
+
+    name: CodecName = "lossless"
+
+    def __init__(self, shape: PageShape) -> None:
+        self._shape = shape
+
+    def encode(self, kv: KV, first_token: int) -> list[bytes]:
+        """See PageCodec."""
+        pages = zip(kv.keys.split(PAGE_TOKENS, 2), kv.values.split(PAGE_TOKENS, 2), strict=True)
+        return [self.encode_run(KV(keys, values)) for keys, values in pages]
+
+    def encode_run(self, kv: KV) -> bytes:
+        """Any number of tokens as one bytes object."""
+        header = _header("lossless", self._shape, kv.keys.shape[2])
+        return b"".join((header, _raw(kv.keys), _raw(kv.values)))
+
+    def decode(self, pages: Sequence[bytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+        """See PageCodec."""
+        runs = [self.decode_run(page, device) for page in pages]
+        return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
+
+    def decode_run(self, data: bytes, device: torch.device) -> KV:
+        """What `encode_run` was given. Raises RecordDamaged for bytes of another shape."""
+        tokens = _check_header(data, "lossless", self._shape)
+        shape = (self._shape.n_layers, self._shape.n_kv_heads, tokens, self._shape.head_dim)
+        size = int(np.prod(shape)) * self._shape.dtype.itemsize
+        if len(data) != _HEADER.size + 2 * size:
+            raise RecordDamaged(f"a run of {tokens} tokens has {len(data)} bytes; run `livingkv check`")
+        body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8)
+        keys, values = (part.view(self._shape.dtype).view(shape).to(device) for part in body.split(size)) if size else (
+            torch.empty(shape, dtype=self._shape.dtype, device=device) for _ in range(2)
+        )
+        return KV(keys, values)
+
+
+class Int8:
+    """8-bit pages: symmetric int8, keys per channel over the page, values per token, scales in bf16."""
+
+    name: CodecName = "int8"
+
+    def __init__(self, shape: PageShape, key_bias: Sequence[Tensor | None], rope: Rope) -> None:
+        self._shape = shape
+        self._rope = rope
+        self._bias = _stack_bias(shape, key_bias)
+        numbers = shape.n_layers * shape.n_kv_heads * PAGE_TOKENS * shape.head_dim
+        heads = shape.n_layers * shape.n_kv_heads
+        self._sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
+
+    def encode(self, kv: KV, first_token: int) -> list[bytes]:
+        """See PageCodec."""
+        pages = []
+        for index in range(kv.keys.shape[2] // PAGE_TOKENS):
+            span = slice(index * PAGE_TOKENS, (index + 1) * PAGE_TOKENS)
+            keys, values = kv.keys[:, :, span].float(), kv.values[:, :, span].float()
+            bias = self._rotated_bias(first_token + index * PAGE_TOKENS, keys.device)
+            key_codes, key_scales = _quantize(keys if bias is None else keys - bias, dim=2)
+            value_codes, value_scales = _quantize(values, dim=3)
+            parts = (_raw(part) for part in (key_codes, value_codes, key_scales, value_scales))
+            pages.append(b"".join((_header("int8", self._shape, PAGE_TOKENS), *parts)))
+        return pages
+
+    def decode(self, pages: Sequence[bytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+        """See PageCodec."""
+        runs = [self._decode_one(page, first, device) for page, first in zip(pages, first_tokens, strict=True)]
+        return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
+
+    def _decode_one(self, data: bytes, first_token: int, device: torch.device) -> KV:
+        if _check_header(data, "int8", self._shape) != PAGE_TOKENS or len(data) != _HEADER.size + sum(self._sizes):
+            raise RecordDamaged(f"a page of {len(data)} bytes has not the model's shape; run `livingkv check`")
+        body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8).to(device)
+        key_codes, value_codes, key_scales, value_scales = body.split(self._sizes)
+        layers, heads, dim, dtype = self._shape
+        shape = (layers, heads, PAGE_TOKENS, dim)
+        keys = key_codes.view(torch.int8).view(shape).float()
+        keys *= key_scales.view(torch.bfloat16).view(layers, heads, 1, dim).float()
+        bias = self._rotated_bias(first_token, device)
+        if bias is not None:
+            keys += bias
+        values = value_codes.view(torch.int8).view(shape).float()
+        values *= value_scales.view(torch.bfloat16).view(layers, heads, PAGE_TOKENS, 1).float()
+        return KV(keys.to(dtype), values.to(dtype))
+
+    def _rotated_bias(self, first_token: int, device: torch.device) -> Tensor | None:
+        """R(p)b for the page's positions: fp32 [n_layers, n_kv_heads, 64, head_dim]."""
+        if self._bias is None:
+            return None
+        by = rotation(torch.arange(first_token, first_token + PAGE_TOKENS, device=device), self._rope)
+        return rotate(self._bias.to(device).expand(-1, -1, PAGE_TOKENS, -1), Rotation(by.cos, by.sin))
+
+
+def _stack_bias(shape: PageShape, key_bias: Sequence[Tensor | None]) -> Tensor | None:
+    """fp32 [n_layers, n_kv_heads, 1, head_dim], zeros where a layer has none; None when no layer has one."""
+    if all(bias is None for bias in key_bias):
+        return None
+    empty = torch.zeros(shape.n_kv_heads, shape.head_dim)
+    rows = [empty if bias is None else bias.detach().float().cpu() for bias in key_bias]
+    return torch.stack(rows).unsqueeze(2)
+
+
+def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """int8 codes of fp32 `x` and bf16 scales, shared along `dim`; scales are rounded up, so that no code overflows."""
+    exact = x.abs().amax(dim, keepdim=True) / 127.0
+    scale = exact.to(torch.bfloat16)
+    bits = scale.view(torch.int16)
+    scale = torch.where(scale.float() < exact, bits + 1, bits).view(torch.bfloat16)
+    divisor = torch.where(scale == 0, 1.0, scale.float())
+    return (x / divisor).round_().to(torch.int8), scale
+
+
+def _raw(x: Tensor) -> bytes:
+    flat = x.detach().contiguous().cpu().flatten()
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _header(name: CodecName, shape: PageShape, tokens: int) -> bytes:
+    fields = (_CODEC_IDS[name], _DTYPES[shape.dtype], 0, shape.n_layers, shape.n_kv_heads, tokens, shape.head_dim)
+    return _HEADER.pack(_MAGIC, *fields)
+
+
+def _check_header(data: bytes, name: CodecName, shape: PageShape) -> int:
+    """The token count that the header states. Raises RecordDamaged when anything else in it is not as expected."""
+    if len(data) < _HEADER.size:
+        raise RecordDamaged(f"a page has only {len(data)} bytes; run `livingkv check`")
+    tokens = int(_HEADER.unpack_from(data)[6])
+    if data[: _HEADER.size] != _header(name, shape, tokens):
+        raise RecordDamaged("a page has another codec or shape than this model; run `livingkv check`")
+    return tokens

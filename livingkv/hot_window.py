@@ -1,0 +1,168 @@
+"""The hot window: the newest tokens of one session in device memory, sealed into pages as they fill.
+
+Knows a workspace, a codec and how far back a session looks; knows no store. It attends what was stored: a page is sealed
+as soon as its 64 tokens are there, and its decoded values replace the raw ones, so that a session restored from pages and
+tail continues bit for bit like one that never stopped.
+
+Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a bounded
+distance however long the session grows (EVIDENCE section 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from livingkv.codec import KV, Lossless, PageCodec, PageShape
+from livingkv.model_rope import DualChunk, Rope
+from livingkv.positions import shift
+from livingkv.settings import PAGE_TOKENS
+from livingkv.workspace import Workspace
+
+def window_start(n_tokens: int, window_tokens: int) -> int:
+    """First token of the hot window of a session of `n_tokens`: a page border, a function of the length alone."""
+    return max(0, (n_tokens - window_tokens) // PAGE_TOKENS * PAGE_TOKENS)
+
+
+class HotWindow:
+    """One session's newest tokens as an AttentionState for appending. Not thread-safe.
+
+    n_sinks: how many first tokens are always attended, 1..64. `sealed` collects the pages that became full since `take_sealed`; until they are durable they are the only copy.
+    """
+
+    def __init__(
+        self,
+        shape: PageShape,
+        rope: Rope,
+        codec: PageCodec,
+        *,
+        n_sinks: int,
+        window_tokens: int,
+        block_tokens: int,
+        device: torch.device,
+        dual_chunk: DualChunk | None = None,
+    ) -> None:
+        self._lossless = Lossless(shape)
+        self._codec = codec
+        self._rope = rope
+        assert 0 < n_sinks <= PAGE_TOKENS
+        self._n_sinks = n_sinks
+        self._window = window_tokens
+        self._block = block_tokens
+        self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
+        capacity = 2 * PAGE_TOKENS + window_tokens + 2 * block_tokens
+        self.workspace = Workspace(shape, rope, capacity, device, dual_chunk)
+        self._sinks: KV | None = None
+        self._window_start = 0
+        self.n_tokens = 0
+        self.n_sealed = 0
+        self.sealed: list[bytes] = []
+
+    @property
+    def room(self) -> int:
+        """See AttentionState: at most a block."""
+        return self.workspace.before_border(self._block)
+
+    def restore(self, pages: Sequence[bytes], first_page: int, first_page_bytes: bytes | None, tail: bytes) -> None:
+        """Become the state of a stored session: window pages from `first_page` on, page 0 for the sinks, and the tail.
+
+        `first_page_bytes` may be None when `first_page` is 0 or nothing is sealed. Raises RecordDamaged for bytes that
+        are not of this model and codec.
+        """
+        device = self.workspace.keys.device
+        space = self.workspace
+        space.start = space.end = self._reserve
+        first = first_page * PAGE_TOKENS
+        for index, page in enumerate(pages):
+            space.push(self._codec.decode([page], [first + index * PAGE_TOKENS], device), first + index * PAGE_TOKENS)
+        self.n_sealed = first + len(pages) * PAGE_TOKENS
+        if tail:
+            space.push(self._lossless.decode_run(tail, device), self.n_sealed)
+        self.n_tokens = self.n_sealed + space.end - self._reserve - len(pages) * PAGE_TOKENS
+        space.next_position = self.n_tokens
+        self._window_start = first
+        if self.n_sealed:
+            page = pages[0] if first_page == 0 else first_page_bytes
+            assert page is not None, "sinks need page 0"
+            self._keep_sinks(self._codec.decode([page], [0], device))
+        self._place(first)
+
+    def begin(self, n_tokens: int) -> None:
+        """See AttentionState."""
+        start = window_start(self.n_tokens, self._window)
+        if start != self._window_start:
+            self._place(start)
+        if self.workspace.capacity - self.workspace.end < n_tokens:
+            self._slide()
+        self.workspace.begin(n_tokens)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """See AttentionState."""
+        return self.workspace.attend(layer, query, key, value, scale)
+
+    def finish(self, n_tokens: int) -> None:
+        """See AttentionState. Seals the pages that are full now."""
+        self.workspace.finish(n_tokens)
+        self.n_tokens += n_tokens
+        full = (self.n_tokens - self.n_sealed) // PAGE_TOKENS * PAGE_TOKENS
+        if full:
+            self._seal(full)
+
+    def take_sealed(self) -> tuple[bytes, ...]:
+        """The pages sealed since the last call, in order. They are the caller's from now on."""
+        pages, self.sealed = tuple(self.sealed), []
+        return pages
+
+    def tail(self) -> bytes:
+        """The unsealed tail, losslessly: tokens from `n_sealed` on."""
+        space = self.workspace
+        return self._lossless.encode_run(space.view(space.end - (self.n_tokens - self.n_sealed), space.end))
+
+    def branch(self, extra_tokens: int) -> Workspace:
+        """A workspace of its own with the attended slots copied and room for `extra_tokens`: what is read there does not
+        enter the session."""
+        start = window_start(self.n_tokens, self._window)
+        if start != self._window_start:
+            self._place(start)
+        space = self.workspace
+        copy = space.sibling(space.n_attended + extra_tokens)
+        copy.push(space.view(space.start, space.end), 0)
+        copy.positions[: copy.end] = space.positions[space.start : space.end]
+        copy.next_position = space.next_position
+        return copy
+
+    def _seal(self, n_tokens: int) -> None:
+        space = self.workspace
+        lo = space.end - (self.n_tokens - self.n_sealed)
+        raw = space.view(lo, lo + n_tokens)
+        pages = self._codec.encode(raw, self.n_sealed)
+        firsts = range(self.n_sealed, self.n_sealed + n_tokens, PAGE_TOKENS)
+        stored = self._codec.decode(pages, list(firsts), space.keys.device)
+        space.put(lo, stored, self.n_sealed)
+        if self.n_sealed == 0:
+            self._keep_sinks(stored)
+        self.sealed.extend(pages)
+        self.n_sealed += n_tokens
+
+    def _keep_sinks(self, page: KV) -> None:
+        self._sinks = KV(page.keys[:, :, : self._n_sinks].clone(), page.values[:, :, : self._n_sinks].clone())
+
+    def _place(self, start: int) -> None:
+        """Attend from token `start` on, with the sinks in the slots before it."""
+        space = self.workspace
+        slot = space.end - (self.n_tokens - start)
+        self._window_start = start
+        if start == 0:
+            space.start = slot
+            return
+        assert self._sinks is not None and slot >= self._n_sinks, "no slots for the sinks"
+        delta = start - self._n_sinks
+        space.put(slot - self._n_sinks, KV(shift(self._sinks.keys, delta, self._rope), self._sinks.values), delta)
+        space.start = slot - self._n_sinks
+
+    def _slide(self) -> None:
+        """Make room at the end: the attended slots move to the front of the buffers."""
+        space = self.workspace
+        space.move_down(max(space.start - (self._reserve - self._n_sinks), 0))

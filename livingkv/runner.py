@@ -1,0 +1,126 @@
+"""Runs the model over token ids against an attention state, and picks the next token.
+
+Knows the Hugging Face network; knows no sessions, pages or text. The network keeps its own modules except two: its
+attention is routed to the state through Hugging Face's attention interface, and its rotary module is replaced by one that
+turns nothing, so that the state sees queries and keys unrotated and places them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from livingkv.errors import UnsupportedModel
+from livingkv.models import LoadedModel
+from livingkv.sampling import Sampler
+from livingkv.workspace import AttentionState
+
+ATTENTION = "livingkv"
+
+
+class _Unrotated(nn.Module):
+    """Stands in for the model's rotary module: cos 1 and sin 0."""
+
+    def __init__(self, rotary_dim: int) -> None:
+        super().__init__()
+        self._dim = rotary_dim
+
+    def forward(self, x: Tensor, position_ids: Tensor, *args: object) -> tuple[Tensor, Tensor]:
+        """cos and sin [1, tokens, rotary_dim] in x's dtype."""
+        size = (1, position_ids.shape[-1], self._dim)
+        return x.new_ones(size), x.new_zeros(size)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    livingkv_state: AttentionState | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Hugging Face's attention interface: the signature, the extra keywords included, is theirs."""
+    if livingkv_state is None:
+        raise UnsupportedModel("this network is set up for livingkv.runner.Runner; call it through one")
+    if others.get("softcap") or others.get("s_aux") is not None:
+        raise UnsupportedModel("attention with a soft cap or learned sinks is not supported")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = livingkv_state.attend(int(module.layer_idx), query, key, value, scale)  # type: ignore[arg-type]
+    return out.transpose(1, 2).contiguous(), None
+
+
+class Runner:
+    """Forward passes of one loaded model. Takes the network over: it is not usable by others afterwards.
+
+    Not thread-safe. `n_prefilled` counts every token that was run through the network, for honest reports.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        AttentionInterface.register(ATTENTION, _attention)
+        self.model = model
+        self.n_prefilled = 0
+        self._network = model.network
+        self._network.config._attn_implementation = ATTENTION
+        self._base = model.network.base_model
+        self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+
+    @torch.inference_mode()
+    def read(self, token_ids: Tensor, state: AttentionState) -> None:
+        """Run `token_ids` (int64 [tokens] or [batch, tokens]) through the network for their KV alone; no logits."""
+        for part in self._parts(token_ids, state):
+            self._pass(part, state, keep=None)
+
+    @torch.inference_mode()
+    def logits(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] = "last") -> Tensor:
+        """Like `read`, and the logits in fp32: [batch, 1 or tokens, vocabulary]."""
+        rows: list[Tensor] = []
+        for part in self._parts(token_ids, state):
+            out = self._pass(part, state, keep=keep)
+            assert out is not None
+            rows.append(out)
+        return torch.cat(rows, 1) if keep == "all" else rows[-1]
+
+    def generate(
+        self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int
+    ) -> Iterator[int]:
+        """Token ids one by one, the first picked from `logits` [1, 1, vocabulary]; ends before a stop token or after
+        `max_tokens`. The last token yielded has not been read into the state yet."""
+        for index in range(max_tokens):
+            token = sampler.pick(logits[0, -1])
+            if token in self.model.stop_ids:
+                return
+            yield token
+            if index + 1 < max_tokens:
+                logits = self.logits(torch.tensor([token], device=self.model.device), state)
+
+    def _parts(self, token_ids: Tensor, state: AttentionState) -> Iterator[Tensor]:
+        batch = token_ids if token_ids.dim() == 2 else token_ids[None]
+        done = 0
+        while done < batch.shape[1]:
+            part = batch[:, done : done + state.room]
+            done += part.shape[1]
+            yield part
+
+    def _pass(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] | None) -> Tensor | None:
+        n = token_ids.shape[1]
+        state.begin(n)
+        inputs: dict[str, Any] = {
+            "input_ids": token_ids,
+            "position_ids": torch.arange(n, device=token_ids.device)[None],
+            "use_cache": False,
+            "livingkv_state": state,
+        }
+        out: Tensor | None = None
+        if keep is None:
+            self._base(**inputs)
+        else:
+            out = self._network(**inputs, logits_to_keep=1 if keep == "last" else 0).logits.float()
+        state.finish(n)
+        self.n_prefilled += n * token_ids.shape[0]
+        return out

@@ -1,0 +1,183 @@
+"""The workspace: fixed-size device buffers that attention reads, and the state that a forward pass runs against.
+
+Knows keys, values and positions; knows no pages, files or tokens. Slots hold keys rotated at `positions[slot]`. Attended
+slots are one run [start, end): sinks, recalled passages, hot window, in that order. New tokens are written at `end`.
+
+With dual-chunk positions the keys stay where they are and the query is rotated once per chunk of keys: the query at
+effective position Q against keys at p mod C is the query at Q + C * (p // C) against keys at p. Below the chunk size that
+is the plain computation, to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from livingkv.attention import Partition, attend
+from livingkv.codec import KV, PageShape
+from livingkv.model_rope import DualChunk, Rope
+from livingkv.positions import Rotation, period, query_position, rotate, rotation, temperature
+
+
+class AttentionState(Protocol):
+    """What a forward pass runs against. The runner calls begin, then attend for each layer, then finish."""
+
+    @property
+    def room(self) -> int:
+        """How many tokens the next forward pass may hold at most."""
+        ...
+
+    def begin(self, n_tokens: int) -> None:
+        """Prepare for a pass over `n_tokens` tokens, at most `room`."""
+        ...
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """Attention of one layer. Query [batch, heads, tokens, dim], key and value [batch, kv_heads, tokens, dim], all
+        unrotated; returns [batch, heads, tokens, dim]."""
+        ...
+
+    def finish(self, n_tokens: int) -> None:
+        """The pass is over; its keys and values are part of the state."""
+        ...
+
+
+class _Run(NamedTuple):
+    """Attended slots [lo, hi) that share one query variant."""
+
+    lo: int
+    hi: int
+    query: Rotation
+
+
+class Workspace:
+    """Buffers of `capacity` slots, keys and values [n_layers, n_kv_heads, capacity, head_dim] in the model's dtype.
+
+    `next_position` is where the next new token goes. Not thread-safe. Raises nothing; overfilling is a bug (assert).
+    """
+
+    def __init__(
+        self, shape: PageShape, rope: Rope, capacity: int, device: torch.device, dual_chunk: DualChunk | None = None
+    ) -> None:
+        size = (shape.n_layers, shape.n_kv_heads, capacity, shape.head_dim)
+        self.keys = torch.empty(size, dtype=shape.dtype, device=device)
+        self.values = torch.empty(size, dtype=shape.dtype, device=device)
+        self.positions = torch.zeros(capacity, dtype=torch.int64)  # on the CPU: read by Python
+        self.start = 0
+        self.end = 0
+        self.next_position = 0
+        self._shape = shape
+        self._rope = rope
+        self._dual_chunk = dual_chunk
+        self._runs: list[_Run] = []
+        self._own: Rotation | None = None
+        self._temperature = 1.0
+
+    @property
+    def capacity(self) -> int:
+        """Slots in all."""
+        return int(self.keys.shape[2])
+
+    def sibling(self, capacity: int) -> Workspace:
+        """An empty workspace of the same model and device."""
+        return Workspace(self._shape, self._rope, capacity, self.keys.device, self._dual_chunk)
+
+    @property
+    def n_attended(self) -> int:
+        """Slots that the next token sees, itself not counted."""
+        return self.end - self.start
+
+    @property
+    def room(self) -> int:
+        """Free slots, or fewer before a chunk's border."""
+        return self.before_border(self.capacity - self.end)
+
+    def before_border(self, n_tokens: int) -> int:
+        """`n_tokens`, or the rest of the chunk if that is less: a pass never straddles a border of dual chunks."""
+        if self._dual_chunk is None:
+            return n_tokens
+        return min(n_tokens, period(self._dual_chunk) - self.next_position % period(self._dual_chunk))
+
+    def put(self, slot: int, kv: KV, first_position: int) -> None:
+        """Write keys rotated at first_position, first_position + 1, ... with their values from `slot` on."""
+        n = kv.keys.shape[2]
+        self.keys[:, :, slot : slot + n] = kv.keys
+        self.values[:, :, slot : slot + n] = kv.values
+        self.positions[slot : slot + n] = torch.arange(first_position, first_position + n)
+
+    def push(self, kv: KV, first_position: int) -> None:
+        """`put` at the end, and attend it from now on. The next new token's position is not changed."""
+        assert self.end + kv.keys.shape[2] <= self.capacity, "workspace overfilled"
+        self.put(self.end, kv, first_position)
+        self.end += int(kv.keys.shape[2])
+
+    def view(self, lo: int, hi: int) -> KV:
+        """Keys and values of slots [lo, hi), not copied."""
+        return KV(self.keys[:, :, lo:hi], self.values[:, :, lo:hi])
+
+    def move_down(self, lo: int) -> None:
+        """Move slots [lo, end) to the front; the slots before `lo` are dropped."""
+        if lo == 0:
+            return
+        for buffer in (self.keys, self.values):
+            buffer[:, :, : self.end - lo] = buffer[:, :, lo : self.end].clone()
+        self.positions[: self.end - lo] = self.positions[lo : self.end].clone()
+        self.start, self.end = max(self.start - lo, 0), self.end - lo
+
+    def begin(self, n_tokens: int) -> None:
+        """See AttentionState."""
+        assert 0 < n_tokens <= self.room, "a pass must fit the workspace"
+        device = self.keys.device
+        first = self.next_position
+        self.positions[self.end : self.end + n_tokens] = torch.arange(first, first + n_tokens)
+        self._own = rotation(torch.arange(first, first + n_tokens, device=device), self._rope)
+        if self._dual_chunk is None:
+            self._runs = [_Run(self.start, self.end, self._own)]
+        else:
+            self._temperature = temperature(self._dual_chunk, first + n_tokens)
+            self._runs = self._chunk_runs(self._dual_chunk, first, n_tokens)
+
+    def _chunk_runs(self, rules: DualChunk, first: int, n_tokens: int) -> list[_Run]:
+        chunks = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor").tolist()
+        runs: list[_Run] = []
+        lo = 0
+        for i in range(1, len(chunks) + 1):
+            if i == len(chunks) or chunks[i] != chunks[lo]:
+                runs.append(_Run(self.start + lo, self.start + i, self._variant(rules, first, n_tokens, chunks[lo])))
+                lo = i
+        return runs
+
+    def _variant(self, rules: DualChunk, first: int, n_tokens: int, key_chunk: int) -> Rotation:
+        assert self._own is not None
+        if key_chunk == first // period(rules):
+            return self._own
+        positions = [query_position(rules, first + i, key_chunk) + key_chunk * period(rules) for i in range(n_tokens)]
+        return rotation(torch.tensor(positions, device=self.keys.device), self._rope)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """See AttentionState. Writes the new keys, rotated, and values behind the attended slots."""
+        assert self._own is not None, "begin comes first"
+        n = query.shape[2]
+        own = rotate(query, self._own)
+        key = rotate(key, self._own)
+        self.keys[layer, :, self.end : self.end + n] = key[0]
+        self.values[layer, :, self.end : self.end + n] = value[0]
+        runs = self._runs
+        partitions = []
+        if n == 1 and runs and runs[-1].query is self._own and runs[-1].hi == self.end:
+            runs = [*runs[:-1], _Run(runs[-1].lo, self.end + 1, self._own)]  # one token: its own key needs no mask
+        else:
+            partitions.append(Partition(own, key, value, causal=True))
+        for run in runs:
+            turned = own if run.query is self._own else rotate(query, run.query)
+            kv = self.keys[None, layer, :, run.lo : run.hi], self.values[None, layer, :, run.lo : run.hi]
+            partitions.append(Partition(turned, *kv))
+        factor = self._rope.attention_factor
+        return attend(partitions, scale * factor * factor * self._temperature)
+
+    def finish(self, n_tokens: int) -> None:
+        """See AttentionState."""
+        self.end += n_tokens
+        self.next_position += n_tokens
+        self._runs, self._own = [], None
