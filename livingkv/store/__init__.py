@@ -1,0 +1,20 @@
+"""The durable store. Bytes: FORMAT.md. Everything public is here; nothing in it knows torch or a model."""
+
+from livingkv.store.disk import Disk, Step
+from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.rows import Append, Role, Sentence, SentenceRecord, SessionRow, SourceRow, StoreStats
+from livingkv.store.store import Store
+
+__all__ = [
+    "Append",
+    "Disk",
+    "Fingerprint",
+    "Role",
+    "Sentence",
+    "SentenceRecord",
+    "SessionRow",
+    "SourceRow",
+    "Step",
+    "Store",
+    "StoreStats",
+]

@@ -1,0 +1,132 @@
+"""Typed changes of the catalog (FORMAT.md, section 6), all of a commit or nothing.
+
+Knows rows and transactions; refuses to know segments' bytes and what an append means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from livingkv.errors import StoreError
+from livingkv.store import items
+from livingkv.store.environment import acquire, release
+from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem, SourceItem, State
+from livingkv.store.snapshot import (
+    CHUNKS,
+    DATABASES,
+    IDENTITY,
+    LAST,
+    META,
+    NAMES,
+    PAGES,
+    SEGMENTS,
+    SENTENCES,
+    SESSIONS,
+    SOURCE_CHUNKS,
+    SOURCE_KEYS,
+    SOURCES,
+    STATE,
+    TAILS,
+    Snapshot,
+)
+
+TAIL_PIECE_BYTES = 16364
+"""With its check and LMDB's page header, a piece fills four LMDB pages."""
+
+
+class Changes(Snapshot):
+    """A write transaction: reads see what it has put."""
+
+    def _put(self, database: bytes, key: bytes, body: bytes) -> None:
+        self._transaction.put(key, items.seal(key, body), db=self._handles[database])
+
+    def put_identity(self, identity: dict[str, Any]) -> None:
+        """What the store is, once."""
+        self._put(META, IDENTITY, json.dumps(identity, sort_keys=True).encode())
+
+    def put_state(self, state: State) -> None:
+        """The counters."""
+        self._put(META, STATE, items.pack_state(state))
+
+    def put_segment(self, number: int, item: SegmentItem) -> None:
+        """A segment's committed length."""
+        self._put(SEGMENTS, items.key_1(number), items.pack_segment(item))
+
+    def put_session(self, session_id: int, item: SessionItem) -> None:
+        """A session's counters."""
+        self._put(SESSIONS, items.key_1(session_id), items.pack_session(item))
+
+    def put_name(self, name: str, session_id: int) -> None:
+        """The session of a name."""
+        self._put(NAMES, name.encode(), items.pack_number(session_id))
+
+    def put_source(self, session_id: int, number: int, item: SourceItem) -> None:
+        """A source and the key under which it is found."""
+        self._put(SOURCES, items.key_2(session_id, number), items.pack_source(item))
+        self._put(SOURCE_KEYS, items.source_key(session_id, item.name, item.digest), items.pack_number(number))
+
+    def put_chunk(self, session_id: int, number: int, item: ChunkItem) -> None:
+        """A chunk, and that it belongs to its source and holds its sentences."""
+        self._put(CHUNKS, items.key_2(session_id, number), items.pack_chunk_item(item))
+        self._put(SOURCE_CHUNKS, items.key_3(session_id, item.source, number), b"")
+        if item.n_sentences:
+            self._put(SENTENCES, items.key_long(item.first_sentence), items.pack_pair(session_id, number))
+
+    def put_page(self, session_id: int, page: int, item: PageItem) -> None:
+        """Where a page stands."""
+        self._put(PAGES, items.key_2(session_id, page), items.pack_page(item))
+
+    def put_tail(self, session_id: int, tail: bytes) -> None:
+        """A session's tail in place of the one before; pieces that stay the same are not written."""
+        n_pieces = -(-len(tail) // TAIL_PIECE_BYTES)
+        for piece in range(n_pieces):
+            body = tail[piece * TAIL_PIECE_BYTES : (piece + 1) * TAIL_PIECE_BYTES]
+            key = items.key_2(session_id, piece)
+            if self._transaction.get(key, db=self._handles[TAILS]) != items.seal(key, body):
+                self._put(TAILS, key, body)
+        stale = self._scan(TAILS, items.key_2(session_id, n_pieces), items.key_2(session_id, LAST))
+        for key in [key for key, _ in stale]:
+            self._transaction.delete(key, db=self._handles[TAILS])
+
+
+class Catalog:
+    """The catalog of one store. Threads may share it; a forked child may not."""
+
+    def __init__(self, folder: Path, map_bytes: int, *, writable: bool) -> None:
+        self._environment = acquire(folder, DATABASES, map_bytes, writable=writable)
+        self._folder = folder
+        self._is_open = True
+
+    def close(self) -> None:
+        """Give the environment back; a second call does nothing."""
+        if self._is_open:
+            self._is_open = False
+            release(self._environment)
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise StoreError(f"{self._folder.parent} is closed: open the store again")
+
+    @contextmanager
+    def read(self) -> Iterator[Snapshot]:
+        """The newest commit. Keep it short: an open snapshot keeps LMDB from reusing space."""
+        self._require_open()
+        with self._environment.read() as transaction:
+            yield Snapshot(self._environment, transaction)
+
+    def commit(self, apply: Callable[[Changes], None], before_commit: Callable[[], None]) -> None:
+        """All that `apply` puts, or nothing; durable on return. `apply` may run twice and must only put."""
+
+        def run(transaction: Any) -> None:
+            apply(Changes(self._environment, transaction))
+
+        self._require_open()
+        self._environment.write(run, before_commit)
+
+    def reopen(self) -> None:
+        """Open it again after a failed commit, so that it shows what is on disk."""
+        self._environment.reopen(writable=True)

@@ -1,0 +1,178 @@
+"""Finding damage: catalog rows, their sums, every record, and that all of them agree (Store.check). Changes nothing.
+
+Damage becomes one line in the report; only a store that cannot be read at all raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from livingkv.errors import LivingKVError, RecordDamaged
+from livingkv.results import CheckReport
+from livingkv.store.catalog import Catalog
+from livingkv.store.check_segments import SegmentCheck
+from livingkv.store.chunk_payload import Chunk
+from livingkv.store.disk import Disk
+from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem
+from livingkv.store.reading import Reading, wanted_chunk, wanted_page
+from livingkv.store.segment_reader import SegmentReader, Wanted
+from livingkv.store.snapshot import Snapshot
+
+
+def check_store(
+    root: Path, disk: Disk, catalog: Catalog, reading: Reading, reader: SegmentReader, fingerprint: Fingerprint
+) -> CheckReport:
+    """See Store.check."""
+    facts = _Facts(fingerprint.page_tokens)
+    with catalog.read() as snapshot:
+        facts.gather(snapshot)
+    facts.check_tails(reading)
+    facts.check_records(reader)
+    segments = SegmentCheck(disk, root, facts.segments, facts.known_records())
+    problems = facts.problems + segments.problems()
+    return CheckReport(str(root), len(facts.pages), segments.n_records, facts.n_sentences, tuple(problems))
+
+
+class _Facts:
+    """What the catalog says, checked against itself and then against the records."""
+
+    def __init__(self, page_tokens: int) -> None:
+        self._page_tokens = page_tokens
+        self.problems: list[str] = []
+        self.segments: dict[int, SegmentItem] = {}
+        self.sessions: dict[int, SessionItem] = {}
+        self.pages: dict[tuple[int, int], PageItem] = {}
+        self.chunks: dict[tuple[int, int], ChunkItem] = {}
+        self.n_sentences = 0
+
+    def gather(self, snapshot: Snapshot) -> None:
+        """Read all rows; note those that are damaged or contradict one another."""
+        self.problems += snapshot.damaged_entries()
+        try:
+            self.segments = snapshot.segments()
+            self.sessions = dict(snapshot.sessions())
+            self.pages = {(session_id, page): item for session_id, page, item in snapshot.pages()}
+            named = dict(snapshot.names())
+        except RecordDamaged as error:
+            self.problems.append(f"the catalog cannot be checked further: {error}")
+            return
+        for session_id, item in self.sessions.items():
+            if named.get(item.name) != session_id:
+                self.problems.append(f"session {session_id}: its name {item.name!r} leads elsewhere")
+            try:
+                self.problems += (f"session {session_id}: {line}" for line in self._session(snapshot, session_id, item))
+            except RecordDamaged as error:
+                self.problems.append(f"session {session_id} cannot be checked further: {error}")
+
+    def _session(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> Iterator[str]:
+        chunks = dict(snapshot.chunks(session_id))
+        self.chunks |= {(session_id, number): chunk for number, chunk in chunks.items()}
+        self.n_sentences += item.n_sentences
+        yield from _chunk_contradictions(item, chunks)
+        for number, chunk in chunks.items():
+            if chunk.n_sentences:
+                place = snapshot.sentence_place(chunk.first_sentence)
+                if place != (chunk.first_sentence, session_id, number):
+                    yield f"chunk {number}: its sentences are not found by their ids"
+        sources = dict(snapshot.sources(session_id))
+        if list(sources) != list(range(item.n_sources)):
+            yield f"{len(sources)} sources, but its row says {item.n_sources}"
+        for number, source in sources.items():
+            own = list(snapshot.source_chunks(session_id, number, 0))
+            if own != [chunk_number for chunk_number, chunk in chunks.items() if chunk.source == number]:
+                yield f"source {number}: its list of chunks is wrong"
+            if source.n_bytes != sum(chunks[i].n_bytes for i in own if i in chunks):
+                yield f"source {number}: its chunks do not add up to {source.n_bytes} bytes"
+        pages = [page for owner, page in self.pages if owner == session_id]
+        if pages != list(range(item.n_sealed_tokens // self._page_tokens)) or item.n_sealed_tokens % self._page_tokens:
+            yield f"{len(pages)} pages, but its row says {item.n_sealed_tokens} sealed tokens"
+        if not 0 <= item.n_tokens - item.n_sealed_tokens < self._page_tokens:
+            yield f"{item.n_tokens} tokens do not fit {item.n_sealed_tokens} sealed ones"
+
+    def check_tails(self, reading: Reading) -> None:
+        """Verify every tail's checksum."""
+        for session_id in self.sessions:
+            try:
+                reading.read_tail(session_id)
+            except LivingKVError as error:
+                self.problems.append(str(error))
+
+    def check_records(self, reader: SegmentReader) -> None:
+        """Read every page and chunk that the catalog lists."""
+        self._check_pages(reader)
+        places = list(self.chunks)
+        wanted = [wanted_chunk(number, self.chunks[session_id, number]) for session_id, number in places]
+        for position, payload in self._read(reader, wanted):
+            session_id, number = places[position]
+            item = self.chunks[session_id, number]
+            try:
+                lines = [str(payload)] if isinstance(payload, RecordDamaged) else _differences(Chunk(payload), item)
+            except LivingKVError as error:
+                lines = [str(error)]
+            self.problems += (f"session {session_id} chunk {number}: {line}" for line in lines)
+
+    def _check_pages(self, reader: SegmentReader) -> None:
+        places = list(self.pages)
+        wanted = [wanted_page(page, self.pages[session_id, page]) for session_id, page in places]
+        for position, payload in self._read(reader, wanted):
+            if isinstance(payload, RecordDamaged):
+                session_id, page = places[position]
+                self.problems.append(f"session {session_id} page {page}: {payload}")
+
+    def _read(self, reader: SegmentReader, wanted: list[Wanted]) -> Iterator[tuple[int, bytes | RecordDamaged]]:
+        try:
+            yield from reader.read_all(wanted)
+        except LivingKVError as error:
+            self.problems.append(f"records cannot be checked further: {error}")
+
+    def known_records(self) -> dict[int, set[int]]:
+        """Offsets of the records that the catalog lists, by segment."""
+        known: dict[int, set[int]] = {number: set() for number in self.segments}
+        places = [item.location for item in self.pages.values()]
+        places += [item.location for item in self.chunks.values()]
+        for place in places:
+            known.setdefault(place.segment, set()).add(place.offset)
+        return known
+
+
+def _chunk_contradictions(item: SessionItem, chunks: dict[int, ChunkItem]) -> Iterator[str]:
+    """Where a session's chunks do not follow one another or do not add up to its row."""
+    if list(chunks) != list(range(item.n_chunks)):
+        yield f"{len(chunks)} chunks, but its row says {item.n_chunks}"
+        return
+    ends = (
+        sum(chunk.n_tokens for chunk in chunks.values()),
+        sum(chunk.n_bytes for chunk in chunks.values()),
+        sum(chunk.n_sentences for chunk in chunks.values()),
+    )
+    if ends != (item.n_tokens, item.n_bytes, item.n_sentences):
+        yield f"its chunks add up to {ends} tokens, bytes, sentences, but its row says otherwise"
+    starts = [(chunk.first_token, chunk.first_byte) for chunk in chunks.values()]
+    if starts and starts[0] != (0, 0):
+        yield "its first chunk does not begin at 0"
+    for (number, chunk), start in zip(list(chunks.items())[:-1], starts[1:], strict=True):
+        if (chunk.first_token + chunk.n_tokens, chunk.first_byte + chunk.n_bytes) != start:
+            yield f"chunk {number + 1} does not begin where chunk {number} ends"
+    numbered = [chunk for chunk in chunks.values() if chunk.n_sentences]
+    for earlier, later in pairwise(numbered):
+        if earlier.first_sentence + earlier.n_sentences > later.first_sentence:
+            yield f"sentence {later.first_sentence} is counted twice"
+
+
+def _differences(chunk: Chunk, item: ChunkItem) -> list[str]:
+    """Where a chunk's record and its row differ, or its spans do not tile."""
+    lines = []
+    row = (item.first_token, item.first_byte, item.first_sentence, item.n_tokens, item.n_bytes, item.n_sentences)
+    if (*chunk.place[:3], chunk.n_tokens, chunk.n_bytes, chunk.n_sentences) != row:
+        lines.append("the record's counts are not those of the catalog")
+    if len(chunk.token_ids()) != chunk.n_tokens or len(chunk.text()) != chunk.n_bytes:
+        lines.append("token ids or text do not fit their counts")
+    ends, token_lo, token_hi = (column.tolist() for column in chunk.spans())
+    if (ends[-1] if ends else 0) != chunk.n_bytes or sorted(set(ends)) != ends:
+        lines.append("sentences do not tile the text")
+    if any(not 0 <= lo <= hi <= chunk.n_tokens for lo, hi in zip(token_lo, token_hi, strict=True)):
+        lines.append("a sentence's tokens lie outside the chunk")
+    return lines

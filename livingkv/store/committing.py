@@ -1,0 +1,108 @@
+"""The commit protocol (FORMAT.md, section 7) and recovery: segments are synced before the catalog says so.
+
+Knows the order of writes and how to undo them; refuses to know what the records mean. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from livingkv.errors import StoreError
+from livingkv.store.catalog import Catalog, Changes
+from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.items import SegmentItem, State
+from livingkv.store.manifest import MANIFEST_DRAFT
+from livingkv.store.records import Location, Record, SegmentKind
+from livingkv.store.segment_writer import SegmentWriter
+
+_SEGMENT_NAME = re.compile(r"(\d{8,})\.seg")
+
+Put = Callable[[Changes, Sequence[Location], Sequence[Location]], None]
+"""Puts a commit's rows, given where its page and its log records stand."""
+
+
+class Committing:
+    """The writing half of a store. Recovers when it is made, and again after a failed commit."""
+
+    def __init__(self, disk: Disk, root: Path, catalog: Catalog, writer: SegmentWriter) -> None:
+        self._disk = disk
+        self._root = root
+        self._catalog = catalog
+        self._writer = writer
+        self._catalog_is_suspect = False
+        self._needs_recovery = True
+        self._recover()
+
+    def commit(self, state: State, pages: Sequence[Record], log: Sequence[Record], put: Put) -> None:
+        """Write the records and commit the rows that `put` makes; durable on return.
+
+        Raises StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called again.
+        """
+        if self._needs_recovery:
+            self._recover()
+        self._needs_recovery = True
+        try:
+            page_places = self._writer.write(SegmentKind.PAGES, pages)
+            self._disk.reached(Step.PAGES_WRITTEN)
+            log_places = self._writer.write(SegmentKind.LOG, log)
+            self._disk.reached(Step.LOG_WRITTEN)
+            self._writer.sync()
+            self._disk.reached(Step.SEGMENTS_SYNCED)
+
+            def apply(changes: Changes) -> None:
+                put(changes, page_places, log_places)
+                for number, item in self._writer.touched().items():
+                    changes.put_segment(number, item)
+                changes.put_state(state._replace(next_segment=self._writer.next_segment))
+
+            self._catalog_is_suspect = True
+            self._catalog.commit(apply, before_commit=lambda: self._disk.reached(Step.COMMIT_PREPARED))
+            self._catalog_is_suspect = False
+            self._writer.committed()
+            self._needs_recovery = False
+        finally:
+            if (
+                self._needs_recovery
+            ):  # an error is on its way to the caller; give the space back now if that is possible
+                with contextlib.suppress(StoreError):
+                    self._recover()
+        self._disk.reached(Step.COMMITTED)
+
+    def _recover(self) -> None:
+        """Cut everything that the catalog does not cover. Idempotent; raises StoreError."""
+        if self._catalog_is_suspect:
+            self._catalog.reopen()
+            self._catalog_is_suspect = False
+        with self._catalog.read() as snapshot:
+            segments = snapshot.segments()
+            next_segment = snapshot.state().next_segment
+        folder = self._root / "segments"
+        with errors_named(folder):
+            self._disk.make_folder(folder)
+            self._disk.remove(self._root / MANIFEST_DRAFT)
+            for path in sorted(folder.iterdir()):
+                match = _SEGMENT_NAME.fullmatch(path.name)
+                if match:
+                    self._cut(path, segments.get(int(match[1])))
+            self._writer.begin(segments, next_segment)
+        self._needs_recovery = False
+        self._disk.reached(Step.RECOVERED)
+
+    def _cut(self, path: Path, item: SegmentItem | None) -> None:
+        if item is None:
+            self._disk.remove(path)
+            self._disk.reached(Step.SEGMENT_CUT)
+        elif path.stat().st_size > item.committed:
+            descriptor = self._disk.open_existing(path, writable=True)
+            try:
+                self._disk.truncate(descriptor, item.committed)
+            finally:
+                self._disk.close(descriptor)
+            self._disk.reached(Step.SEGMENT_CUT)
+
+    def close(self) -> None:
+        """Close the segment files."""
+        self._writer.close()

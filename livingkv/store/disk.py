@@ -1,0 +1,140 @@
+"""The file layer: every file operation of the store except LMDB's own goes through one `Disk`.
+
+Knows files, folders, syncing and what their errors mean; refuses to know records. Tests put a subclass in its place
+that fails, stops half way, ends the process at a step, or remembers what was synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+from pathlib import Path
+
+from livingkv.errors import StoreError, StoreFull, StoreUnwritable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+_PARTS_PER_WRITE = 512
+
+
+class Step(Enum):
+    """The moments between which a store must survive the death of its process."""
+
+    FOLDERS_MADE = auto()
+    CATALOG_MADE = auto()
+    MANIFEST_WRITTEN = auto()
+    MANIFEST_RENAMED = auto()
+    SEGMENT_MADE = auto()
+    PAGES_WRITTEN = auto()
+    LOG_WRITTEN = auto()
+    SEGMENTS_SYNCED = auto()
+    COMMIT_PREPARED = auto()
+    COMMITTED = auto()
+    SEGMENT_CUT = auto()
+    RECOVERED = auto()
+
+
+class Disk:
+    """File operations on the real file system. All raise OSError."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, and those above it, unless they are there; the new names are durable."""
+        if not path.is_dir():
+            self.make_folder(path.parent)
+            path.mkdir()
+            self.sync_folder(path.parent)
+
+    def open_new(self, path: Path) -> int:
+        """Descriptor, for reading and writing, of an empty file; content that was there is dropped."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+    def open_existing(self, path: Path, *, writable: bool) -> int:
+        """Descriptor of a file that exists."""
+        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def size(self, descriptor: int) -> int:
+        """Bytes in the file."""
+        return os.fstat(descriptor).st_size
+
+    def read(self, descriptor: int, n_bytes: int, offset: int) -> bytes:
+        """`n_bytes` from `offset`; fewer only where the file ends."""
+        data = os.pread(descriptor, n_bytes, offset)
+        if len(data) == n_bytes or not data:
+            return data
+        parts = [data]
+        missing = n_bytes - len(data)
+        while missing and (data := os.pread(descriptor, missing, offset + n_bytes - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
+        """All parts, one after another, from `offset` on. Not durable before `sync`."""
+        for first in range(0, len(parts), _PARTS_PER_WRITE):
+            left = [memoryview(part) for part in parts[first : first + _PARTS_PER_WRITE] if part]
+            while left:
+                n_written = os.pwritev(descriptor, left, offset)
+                if n_written == 0:
+                    raise OSError(errno.EIO, "nothing could be written")
+                offset += n_written
+                while left and n_written >= len(left[0]):
+                    n_written -= len(left.pop(0))
+                if n_written:
+                    left[0] = left[0][n_written:]
+
+    def sync(self, descriptor: int) -> None:
+        """Make a file's bytes and size durable; blocks."""
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone leaves data in the drive's cache
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable; blocks."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut a file to `size` bytes."""
+        os.ftruncate(descriptor, size)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Put `old` in the place of `new`, atomically. Durable after the folder's sync."""
+        old.replace(new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; none there is fine."""
+        path.unlink(missing_ok=True)
+
+    def reached(self, step: Step) -> None:
+        """Called at each step. Does nothing; tests end the process here."""
+
+
+def store_error(error: OSError, path: Path) -> StoreError:
+    """What an operating system's error at `path` means to the user of a store."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return StoreFull(f"no disk space for {path} ({reason}): free some and try again; the last commit stands")
+    if error.errno in _UNWRITABLE:
+        return StoreUnwritable(f"{path} cannot be used ({reason}): check the path, its owner and its permissions")
+    return StoreError(f"{path} failed ({reason}): check the disk; the last commit stands")
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Turn OSErrors of the block into StoreErrors that name `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, path) from error

@@ -1,0 +1,241 @@
+"""One LMDB environment per folder and process, shared by all stores that are open on it.
+
+Knows LMDB's rules: never opened twice in one process, never used across a fork, short readers, a map that grows.
+Refuses to know what is stored in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from livingkv.errors import StoreError, StoreFull, StoreUnwritable
+from livingkv.store.disk import store_error
+
+MAX_READERS = 1022
+_ROOM_BYTES = 1 << 16
+
+
+class Environment:
+    """An open LMDB environment with its named databases. Threads may share it; a forked child may not.
+
+    Made by `acquire`. `databases` are created if it is writable.
+    """
+
+    def __init__(self, folder: Path, databases: tuple[bytes, ...], map_bytes: int, *, writable: bool) -> None:
+        self.folder = folder
+        self.writable = writable
+        self.n_users = 0
+        self.pid = os.getpid()
+        self._databases = databases
+        self._map_bytes = map_bytes
+        self._idle = threading.Condition()
+        self._n_active = 0
+        self._open()
+
+    def _open(self) -> None:
+        with lmdb_errors_named(self.folder):
+            if self.writable and not (self.folder / "lock.mdb").exists():
+                _require_room(self.folder)
+            self._environment = lmdb.open(
+                str(self.folder),
+                map_size=self._map_bytes,
+                max_dbs=len(self._databases) + 16,
+                max_readers=MAX_READERS,
+                max_spare_txns=1,
+                readonly=not self.writable,
+                create=self.writable,
+            )
+            if self.writable:
+                self._environment.reader_check()
+            self.handles = self._open_databases()
+
+    def _open_databases(self) -> dict[bytes, Any]:
+        if not self.writable:  # a read transaction of ours would be reset at its end, and the handles with it
+            return {name: self._environment.open_db(name, create=False) for name in self._databases}
+        with self._environment.begin(write=True) as transaction:
+            return {name: self._environment.open_db(name, txn=transaction) for name in self._databases}
+
+    def close(self) -> None:
+        """Close it. No transaction may be open."""
+        self._environment.close()
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        """A read transaction on the newest commit; keep it short. Raises StoreError in a forked child."""
+        transaction = self._begin_read()
+        try:
+            yield transaction
+        finally:
+            transaction.abort()
+            self._leave()
+
+    def _begin_read(self) -> Any:
+        while True:
+            self._enter()
+            transaction = None
+            try:
+                with lmdb_errors_named(self.folder):
+                    transaction = self._environment.begin()
+                return transaction
+            except lmdb.MapResizedError:
+                pass
+            except lmdb.ReadersFullError as error:
+                if not self._environment.reader_check():
+                    raise StoreError(f"{self.folder} has {MAX_READERS} open readers: close some") from error
+                continue
+            finally:
+                if transaction is None:
+                    self._leave()
+            self._resize(0)  # another process has grown the map: take its size
+
+    def write(self, apply: Callable[[Any], None], before_commit: Callable[[], None]) -> None:
+        """Run `apply` in a write transaction, then `before_commit`, then commit; durable on return.
+
+        `apply` runs again if the map has to grow. Nothing is changed when an error leaves this method, unless LMDB
+        itself failed while it switched its meta page: `reopen`, then read what holds.
+        """
+        while True:
+            self._enter()
+            try:
+                with lmdb_errors_named(self.folder), self._environment.begin(write=True) as transaction:
+                    apply(transaction)
+                    before_commit()
+                return
+            except (lmdb.MapFullError, lmdb.MapResizedError):
+                pass
+            finally:
+                self._leave()
+            self._map_bytes = 2 * max(self._map_bytes, int(self._environment.info()["map_size"]))
+            self._resize(self._map_bytes)
+
+    def reopen(self, *, writable: bool) -> None:
+        """Close and open again, when no transaction is left: after a failed commit, or to become writable."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._n_active == 0)
+            self._environment.close()
+            self.writable = writable
+            self._open()
+
+    def _resize(self, map_bytes: int) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: self._n_active == 0)
+            self._environment.set_mapsize(map_bytes)
+
+    def _enter(self) -> None:
+        if os.getpid() != self.pid:
+            raise StoreError(f"{self.folder.parent} was opened before a fork: open it again in this process")
+        with self._idle:
+            self._n_active += 1
+
+    def _leave(self) -> None:
+        with self._idle:
+            self._n_active -= 1
+            if not self._n_active:
+                self._idle.notify_all()
+
+
+class _Registry:
+    """The environments that this process has open, by real path."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, Environment] = {}
+
+    def acquire(self, folder: Path, databases: tuple[bytes, ...], map_bytes: int, *, writable: bool) -> Environment:
+        path = os.path.realpath(folder)
+        with self._lock:
+            environment = self._open.get(path)
+            if environment is not None and environment.pid != os.getpid():
+                environment.close()  # the parent's, which goes on with its own
+                environment = None
+            if environment is None:
+                environment = Environment(folder, databases, map_bytes, writable=writable)
+                self._open[path] = environment
+            elif writable and not environment.writable:
+                environment.reopen(writable=True)
+            environment.n_users += 1
+            return environment
+
+    def release(self, environment: Environment) -> None:
+        if environment.pid != os.getpid():
+            return
+        with self._lock:
+            environment.n_users -= 1
+            if not environment.n_users:
+                self._open.pop(os.path.realpath(environment.folder))
+                environment.close()
+
+
+_REGISTRY = _Registry()  # process-wide, because LMDB's rule is
+
+
+def acquire(folder: Path, databases: tuple[bytes, ...], map_bytes: int, *, writable: bool) -> Environment:
+    """The process's environment of `folder`, opened if it is not yet. Pair with `release`.
+
+    Raises StoreFull, StoreUnwritable or StoreError.
+    """
+    return _REGISTRY.acquire(folder, databases, map_bytes, writable=writable)
+
+
+def release(environment: Environment) -> None:
+    """Give an environment back; the last user's release closes it. In a forked child it does nothing."""
+    _REGISTRY.release(environment)
+
+
+@contextmanager
+def lmdb_errors_named(folder: Path) -> Iterator[None]:
+    """Turn LMDB's errors of the block into StoreErrors. Those that `Environment` answers itself go through."""
+    try:
+        yield
+    except (lmdb.MapFullError, lmdb.MapResizedError, lmdb.ReadersFullError):
+        raise
+    except lmdb.Error as error:
+        raise _store_error(error, folder) from error
+    except OSError as error:
+        raise store_error(error, folder) from error
+
+
+def _store_error(error: lmdb.Error, folder: Path) -> StoreError:
+    text = str(error)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):  # older bindings have no code
+        if os.strerror(number) in text:
+            return store_error(OSError(number, os.strerror(number)), folder)
+    if os.strerror(errno.EIO) in text:  # LMDB's word for a short write, which is how a full disk shows first
+        try:
+            _require_room(folder)
+        except StoreFull as full:
+            return full
+        except OSError as failure:
+            return store_error(failure, folder)
+    if isinstance(error, lmdb.ReadonlyError):
+        return StoreUnwritable(f"{folder} cannot be written ({text}): check its owner and its permissions")
+    return StoreError(f"{folder} failed ({text}): check the disk, then run `livingkv check`")
+
+
+def _require_room(folder: Path) -> None:
+    """Raise StoreFull unless some bytes can be written and synced in `folder`.
+
+    LMDB maps its lock file: touching it on a full disk would be a bus error instead of an exception.
+    """
+    path = folder / "room.tmp"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(descriptor, bytes(_ROOM_BYTES)) < _ROOM_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            path.unlink()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreFull(f"no disk space for {folder}: free some and try again; the last commit stands") from error
+        raise

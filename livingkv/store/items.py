@@ -1,0 +1,245 @@
+"""The values of the catalog (FORMAT.md, section 6): typed rows to bytes and back, each with its check in front.
+
+Knows keys and values one at a time; refuses to know LMDB and what the rows mean together.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
+
+from livingkv.errors import RecordDamaged
+from livingkv.store.records import Location, SegmentKind
+
+_CHECK = struct.Struct("<I")
+_U32 = struct.Struct("<I")
+_PAIR = struct.Struct("<II")
+_STATE = struct.Struct("<IIQQ")
+_SEGMENT = struct.Struct("<B3xIQ")
+_SESSION = struct.Struct("<QQQQQQIIIIIIQI")
+_SOURCE = struct.Struct("<QQQIII")
+_CHUNK = struct.Struct("<IIQIIQQQIIIIIIBB")
+_PAGE = struct.Struct("<IIQI")
+_KEY_1 = struct.Struct(">I")
+_KEY_2 = struct.Struct(">II")
+_KEY_3 = struct.Struct(">III")
+_KEY_LONG = struct.Struct(">Q")
+
+
+class State(NamedTuple):
+    """The store's counters: the next number of each kind that will be given out."""
+
+    next_session: int
+    next_segment: int
+    next_sequence: int
+    next_sentence: int
+
+
+class SegmentItem(NamedTuple):
+    """A segment as far as commits cover it."""
+
+    kind: SegmentKind
+    n_records: int
+    committed: int
+
+
+class SessionItem(NamedTuple):
+    """A session's counters. `tail_checksum` covers its `tail_bytes`; `event_bytes` is what its session records take."""
+
+    n_tokens: int
+    n_sealed_tokens: int
+    n_bytes: int
+    n_sentences: int
+    created_ms: int
+    updated_ms: int
+    n_turns: int
+    n_chunks: int
+    n_sources: int
+    n_events: int
+    event_bytes: int
+    tail_bytes: int
+    tail_checksum: int
+    name: str
+
+
+class SourceItem(NamedTuple):
+    """A source's share of its session."""
+
+    n_tokens: int
+    n_bytes: int
+    n_sentences: int
+    complete: bool
+    name: str
+    digest: str
+
+
+class ChunkItem(NamedTuple):
+    """Where a chunk's record stands and what it covers. `owner` is the session id in the record's header."""
+
+    location: Location
+    owner: int
+    source: int
+    first_token: int
+    first_byte: int
+    first_sentence: int
+    n_tokens: int
+    n_bytes: int
+    n_sentences: int
+    span_bytes: int
+    token_id_bytes: int
+    text_bytes: int
+    role: int
+    flags: int
+
+
+class PageItem(NamedTuple):
+    """Where a page's record stands. `owner` is the session id in the record's header."""
+
+    location: Location
+    owner: int
+
+
+def seal(key: bytes, body: bytes) -> bytes:
+    """A value for `key`: check, then body."""
+    return _CHECK.pack(xxh3_64_intdigest(key + body) & 0xFFFFFFFF) + body
+
+
+def unseal(key: bytes, value: bytes, what: str) -> bytes:
+    """The body of a value. Raises RecordDamaged, naming `what`, if its check fails."""
+    body = value[_CHECK.size :]
+    if len(value) < _CHECK.size or _CHECK.unpack_from(value)[0] != xxh3_64_intdigest(key + body) & 0xFFFFFFFF:
+        raise RecordDamaged(f"catalog: the entry of {what} ({key.hex()}) fails its check")
+    return body
+
+
+def key_1(number: int) -> bytes:
+    """Key of one 4-byte number."""
+    return _KEY_1.pack(number)
+
+
+def key_2(first: int, second: int) -> bytes:
+    """Key of two 4-byte numbers."""
+    return _KEY_2.pack(first, second)
+
+
+def key_3(first: int, second: int, third: int) -> bytes:
+    """Key of three 4-byte numbers."""
+    return _KEY_3.pack(first, second, third)
+
+
+def key_long(number: int) -> bytes:
+    """Key of one 8-byte number."""
+    return _KEY_LONG.pack(number)
+
+
+def numbers_of(key: bytes) -> tuple[int, ...]:
+    """The 4-byte numbers of a key."""
+    return struct.unpack(f">{len(key) // 4}I", key)
+
+
+def long_of(key: bytes) -> int:
+    """The 8-byte number of a key."""
+    return int(_KEY_LONG.unpack(key)[0])
+
+
+def source_key(session_id: int, name: str, digest: str) -> bytes:
+    """Key under which a source's number is found."""
+    identity = name.encode("utf-8", "surrogateescape") + b"\0" + digest.encode()
+    return key_1(session_id) + xxh3_128_digest(identity)
+
+
+def pack_number(number: int) -> bytes:
+    """Body of one 4-byte number."""
+    return _U32.pack(number)
+
+
+def unpack_number(body: bytes) -> int:
+    """The number of `pack_number`."""
+    return int(_U32.unpack_from(body)[0])
+
+
+def pack_pair(first: int, second: int) -> bytes:
+    """Body of two 4-byte numbers."""
+    return _PAIR.pack(first, second)
+
+
+def unpack_pair(body: bytes) -> tuple[int, int]:
+    """The numbers of `pack_pair`."""
+    first, second = _PAIR.unpack_from(body)
+    return first, second
+
+
+def pack_state(state: State) -> bytes:
+    """Body of the state."""
+    return _STATE.pack(*state)
+
+
+def unpack_state(body: bytes) -> State:
+    """The state of `pack_state`."""
+    return State(*_STATE.unpack_from(body))
+
+
+def pack_segment(item: SegmentItem) -> bytes:
+    """Body of a segment."""
+    return _SEGMENT.pack(*item)
+
+
+def unpack_segment(body: bytes) -> SegmentItem:
+    """The segment of `pack_segment`."""
+    kind, n_records, committed = _SEGMENT.unpack_from(body)
+    return SegmentItem(SegmentKind(kind), n_records, committed)
+
+
+def pack_session(item: SessionItem) -> bytes:
+    """Body of a session."""
+    name = item.name.encode()
+    return _SESSION.pack(*item[:-1], len(name)) + name
+
+
+def unpack_session(body: bytes) -> SessionItem:
+    """The session of `pack_session`."""
+    *counters, name_bytes = _SESSION.unpack_from(body)
+    return SessionItem._make([*counters, body[_SESSION.size : _SESSION.size + name_bytes].decode()])
+
+
+def pack_source(item: SourceItem) -> bytes:
+    """Body of a source."""
+    name = item.name.encode("utf-8", "surrogateescape")
+    digest = item.digest.encode()
+    fixed = _SOURCE.pack(item.n_tokens, item.n_bytes, item.n_sentences, item.complete, len(name), len(digest))
+    return fixed + name + digest
+
+
+def unpack_source(body: bytes) -> SourceItem:
+    """The source of `pack_source`."""
+    n_tokens, n_bytes, n_sentences, flags, name_bytes, digest_bytes = _SOURCE.unpack_from(body)
+    name_end = _SOURCE.size + name_bytes
+    name = body[_SOURCE.size : name_end].decode("utf-8", "surrogateescape")
+    digest = body[name_end : name_end + digest_bytes].decode()
+    return SourceItem(n_tokens, n_bytes, n_sentences, bool(flags & 1), name, digest)
+
+
+def pack_chunk_item(item: ChunkItem) -> bytes:
+    """Body of a chunk."""
+    location = item.location
+    return _CHUNK.pack(location.segment, item.owner, location.offset, location.length, *item[2:])
+
+
+def unpack_chunk_item(body: bytes) -> ChunkItem:
+    """The chunk of `pack_chunk_item`."""
+    segment, owner, offset, length, *rest = _CHUNK.unpack_from(body)
+    return ChunkItem(Location(segment, offset, length), owner, *rest)
+
+
+def pack_page(item: PageItem) -> bytes:
+    """Body of a page."""
+    location = item.location
+    return _PAGE.pack(location.segment, item.owner, location.offset, location.length)
+
+
+def unpack_page(body: bytes) -> PageItem:
+    """The page of `pack_page`."""
+    segment, owner, offset, length = _PAGE.unpack_from(body)
+    return PageItem(Location(segment, offset, length), owner)

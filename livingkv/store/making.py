@@ -1,0 +1,124 @@
+"""Making a store and opening its parts (FORMAT.md, sections 1 to 3): folder, manifest and catalog agree.
+
+Knows what must be where before the first read or append; refuses to know sessions and records.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from livingkv.errors import RecordDamaged, StoreError, StoreNotFound, StoreUnwritable
+from livingkv.store.catalog import Catalog, Changes
+from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.items import State
+from livingkv.store.manifest import (
+    FORMAT,
+    MANIFEST,
+    MANIFEST_DRAFT,
+    Manifest,
+    manifest_damaged,
+    read_manifest,
+    write_manifest,
+)
+from livingkv.store.writer_lock import LOCK
+
+SEGMENTS = "segments"
+CATALOG = "catalog"
+INDEX = "index"
+_KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, LOCK, SEGMENTS, CATALOG, INDEX, "lost+found"}
+_FIRST_STATE = State(next_session=1, next_segment=1, next_sequence=1, next_sentence=0)
+
+
+def require_store(root: Path) -> None:
+    """Raise StoreNotFound unless a finished store is at `root`; other errors if its manifest cannot be used."""
+    if root.exists() and not root.is_dir():
+        raise StoreUnwritable(f"{root} is not a folder: choose another store path")
+    if read_manifest(root) is None:
+        raise StoreNotFound(f"no store at {root}: check the path, or ingest something to make one there")
+
+
+def prepare_folder(disk: Disk, root: Path) -> None:
+    """Make the store's folder, or raise: StoreError if it is somebody else's, StoreUnwritable, StoreFull."""
+    with errors_named(root):
+        if root.exists() and not root.is_dir():
+            raise StoreUnwritable(f"{root} is not a folder: choose another store path")
+        disk.make_folder(root)
+        if read_manifest(root) is None:
+            foreign = sorted(path.name for path in root.iterdir() if path.name not in _KNOWN_NAMES)
+            if foreign:
+                raise StoreError(
+                    f"{root} is not a store and not empty (it holds {foreign[0]}): choose another store path"
+                )
+
+
+def make(disk: Disk, root: Path, fingerprint: Fingerprint, map_bytes: int) -> None:
+    """Make a store in a prepared folder, or finish a making that broke off; durable on return. The lock is held.
+
+    Raises FingerprintMismatch if the broken-off making was of another fingerprint.
+    """
+    with errors_named(root):
+        for name in (SEGMENTS, CATALOG):
+            disk.make_folder(root / name)
+        disk.sync_folder(root)
+        disk.reached(Step.FOLDERS_MADE)
+        has_segments = any(path.suffix == ".seg" for path in (root / SEGMENTS).iterdir())
+    if has_segments and not (root / CATALOG / "data.mdb").exists():
+        raise _catalog_lost(root)
+    catalog = Catalog(root / CATALOG, map_bytes, writable=True)
+    try:
+        with errors_named(root / CATALOG):
+            disk.sync_folder(root / CATALOG)
+        manifest = _identified(catalog, root, fingerprint, has_segments=has_segments)
+        disk.reached(Step.CATALOG_MADE)
+    finally:
+        catalog.close()
+    write_manifest(disk, root, manifest)
+
+
+def _identified(catalog: Catalog, root: Path, fingerprint: Fingerprint, *, has_segments: bool) -> Manifest:
+    """What the catalog says the store is, said now if it does not yet."""
+    with catalog.read() as snapshot:
+        identity = snapshot.identity()
+    if identity is not None:
+        manifest = Manifest.from_json(identity, f"the catalog of {root}")
+        manifest.fingerprint.require(fingerprint, root)
+        return manifest
+    if has_segments:
+        raise _catalog_lost(root)
+    manifest = Manifest(os.urandom(16), fingerprint)
+
+    def apply(changes: Changes) -> None:
+        changes.put_identity(manifest.to_json())
+        changes.put_state(_FIRST_STATE)
+
+    catalog.commit(apply, before_commit=lambda: None)
+    return manifest
+
+
+def open_catalog(root: Path, map_bytes: int, *, writable: bool) -> tuple[Manifest, Catalog]:
+    """The manifest and the open catalog of a finished store, which agree. Raises StoreError and its kinds."""
+    manifest = read_manifest(root)
+    if manifest is None:
+        raise StoreNotFound(f"no store at {root}: check the path, or ingest something to make one there")
+    if not (root / CATALOG / "data.mdb").exists() or not (root / CATALOG / "data.mdb").stat().st_size:
+        raise _catalog_lost(root)
+    with ExitStack() as stack:
+        catalog = Catalog(root / CATALOG, map_bytes, writable=writable)
+        stack.callback(catalog.close)
+        with catalog.read() as snapshot:
+            identity = snapshot.identity()
+        if identity is None:
+            raise _catalog_lost(root)
+        if Manifest.from_json(identity, f"the catalog of {root}") != manifest:
+            raise manifest_damaged(root, "it is not the one that the catalog knows")
+        stack.pop_all()
+    return manifest, catalog
+
+
+def _catalog_lost(root: Path) -> RecordDamaged:
+    return RecordDamaged(
+        f"{root} has lost its catalog (format {FORMAT}); nothing was changed: restore {root / CATALOG} from a backup"
+    )

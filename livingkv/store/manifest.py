@@ -1,0 +1,101 @@
+"""manifest.json (FORMAT.md, section 2): what a store is, readable by a person.
+
+Knows that one file; refuses to know the rest of the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from livingkv.errors import FormatUnsupported, RecordDamaged
+from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.fingerprint import Fingerprint
+
+FORMAT = 1
+FEATURES: frozenset[str] = frozenset()
+MANIFEST = "manifest.json"
+MANIFEST_DRAFT = "manifest.json.tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A store's identity. `store_id` is 16 random bytes."""
+
+    store_id: bytes
+    fingerprint: Fingerprint
+    features: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of manifest.json."""
+        return {
+            "format": self.format,
+            "store_id": self.store_id.hex(),
+            "features": list(self.features),
+            "fingerprint": self.fingerprint.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, values: object, what: str) -> Manifest:
+        """The manifest that `to_json` described. Raises RecordDamaged or FormatUnsupported, naming `what`."""
+        if not isinstance(values, dict) or type(values.get("format")) is not int:
+            raise RecordDamaged(f"{what} is not a store's: it has no format number")
+        unknown = sorted(set(map(str, values.get("features") or ())) - FEATURES)
+        if values["format"] > FORMAT or unknown:
+            extra = f" with {', '.join(unknown)}" if unknown else ""
+            raise FormatUnsupported(
+                f"{what} has format {values['format']}{extra}; this livingkv reads format {FORMAT}: update livingkv"
+            )
+        store_id = b""
+        with contextlib.suppress(TypeError, ValueError):
+            store_id = bytes.fromhex(values.get("store_id", ""))
+        if len(store_id) != 16:
+            raise RecordDamaged(f"{what} is damaged: store_id is not 32 hex digits")
+        return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), (), values["format"])
+
+
+def read_manifest(root: Path) -> Manifest | None:
+    """The manifest of the store at `root`, or None if there is none.
+
+    Raises RecordDamaged, FormatUnsupported, StoreUnwritable or StoreError.
+    """
+    path = root / MANIFEST
+    with errors_named(path):
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    try:
+        values = json.loads(data)
+    except ValueError as error:  # bad UTF-8 is one too
+        raise manifest_damaged(root, str(error)) from error
+    return Manifest.from_json(values, str(path))
+
+
+def manifest_damaged(root: Path, reason: str) -> RecordDamaged:
+    """The manifest cannot be trusted, but the catalog has a copy."""
+    return RecordDamaged(
+        f"{root / MANIFEST} is damaged ({reason}): remove it, then ingest with the model that wrote the store, "
+        "and it is written anew"
+    )
+
+
+def write_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
+    """Put the manifest in place, atomically; durable on return. Raises StoreError."""
+    draft = root / MANIFEST_DRAFT
+    data = json.dumps(manifest.to_json(), indent=2).encode() + b"\n"
+    with errors_named(root / MANIFEST):
+        descriptor = disk.open_new(draft)
+        try:
+            disk.write(descriptor, [data], 0)
+            disk.sync(descriptor)
+        finally:
+            disk.close(descriptor)
+        disk.reached(Step.MANIFEST_WRITTEN)
+        disk.rename(draft, root / MANIFEST)
+        disk.reached(Step.MANIFEST_RENAMED)
+        disk.sync_folder(root)

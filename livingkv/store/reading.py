@@ -1,0 +1,200 @@
+"""Reading a store: sessions, pages, tails, token ids, text.
+
+Each call sees one commit, and holds no snapshot while it reads files.
+Knows how catalog and segments answer together; refuses to know appending. Threads may share a `Reading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from livingkv.errors import InputError, PageDamaged, RecordDamaged, SessionNotFound
+from livingkv.store.catalog import Catalog
+from livingkv.store.chunk_payload import Chunk
+from livingkv.store.items import ChunkItem, PageItem, SessionItem, SourceItem
+from livingkv.store.records import RecordType
+from livingkv.store.rows import SessionRow, SourceRow, TokenIds
+from livingkv.store.segment_reader import SegmentReader, Wanted
+from livingkv.store.snapshot import Snapshot
+
+_NAMED_SESSIONS = 5
+
+
+def wanted_page(page: int, item: PageItem) -> Wanted:
+    """The record of a page."""
+    return Wanted(item.location, RecordType.PAGE, item.owner, page)
+
+
+def wanted_chunk(number: int, item: ChunkItem) -> Wanted:
+    """The record of a chunk."""
+    return Wanted(item.location, RecordType.CHUNK, item.owner, number)
+
+
+class Reading:
+    """The reading half of a store."""
+
+    def __init__(self, root: Path, catalog: Catalog, segments: SegmentReader, page_tokens: int) -> None:
+        self._root = root
+        self._catalog = catalog
+        self._segments = segments
+        self._page_tokens = page_tokens
+        self._source_names: dict[int, tuple[int, dict[str, None]]] = {}  # session: sources read so far, their names
+
+    def require_session(self, snapshot: Snapshot, session_id: int) -> SessionItem:
+        """A session's counters. Raises SessionNotFound."""
+        item = snapshot.session(session_id)
+        if item is None:
+            raise self._session_not_found(snapshot, session_id)
+        return item
+
+    def _session_not_found(self, snapshot: Snapshot, name_or_id: str | int) -> SessionNotFound:
+        names = [item.name for _, item in zip(range(_NAMED_SESSIONS + 1), _items(snapshot), strict=False)]
+        known = ", ".join(names[:_NAMED_SESSIONS]) + (", ..." if len(names) > _NAMED_SESSIONS else "")
+        return SessionNotFound(f"no session {name_or_id!r} in {self._root}: it has {known or 'no sessions'}")
+
+    def session(self, name_or_id: str | int) -> SessionRow:
+        """See Store.session."""
+        with self._catalog.read() as snapshot:
+            session_id = snapshot.session_id(name_or_id) if isinstance(name_or_id, str) else name_or_id
+            item = None if session_id is None else snapshot.session(session_id)
+            if item is None or session_id is None:
+                raise self._session_not_found(snapshot, name_or_id)
+            return self._row(snapshot, session_id, item)
+
+    def sessions(self) -> list[SessionRow]:
+        """See Store.sessions."""
+        with self._catalog.read() as snapshot:
+            return [self._row(snapshot, session_id, item) for session_id, item in snapshot.sessions()]
+
+    def _row(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> SessionRow:
+        n_read, names = self._source_names.get(session_id, (0, {}))
+        if n_read < item.n_sources:
+            new = {source.name: None for _, source in snapshot.sources(session_id, n_read)}
+            names = names | new  # a new dict: other threads may be reading the old one
+            self._source_names[session_id] = (item.n_sources, names)
+        return SessionRow(
+            session_id=session_id,
+            name=item.name,
+            n_tokens=item.n_tokens,
+            n_sealed_tokens=item.n_sealed_tokens,
+            n_bytes=item.n_bytes,
+            n_sentences=item.n_sentences,
+            n_turns=item.n_turns,
+            created_s=item.created_ms / 1000,
+            updated_s=item.updated_ms / 1000,
+            sources=tuple(names),
+        )
+
+    def sources(self, session_id: int) -> list[SourceRow]:
+        """See Store.sources."""
+        with self._catalog.read() as snapshot:
+            self.require_session(snapshot, session_id)
+            return [_source_row(session_id, item) for _, item in snapshot.sources(session_id)]
+
+    def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
+        """See Store.source."""
+        with self._catalog.read() as snapshot:
+            self.require_session(snapshot, session_id)
+            number = snapshot.source_number(session_id, name, digest)
+            return None if number is None else _source_row(session_id, snapshot.source(session_id, number))
+
+    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
+        """See Store.read_pages."""
+        with self._catalog.read() as snapshot:
+            n_pages = self.require_session(snapshot, session_id).n_sealed_tokens // self._page_tokens
+            places = {page: snapshot.page(session_id, page) for page in pages if 0 <= page < n_pages}
+        wanted = []
+        for page in pages:
+            if not 0 <= page < n_pages:
+                raise InputError("page", page, f"session {session_id} has {n_pages} pages, counted from 0")
+            place = places[page]
+            if place is None:
+                message = f"page {page} of session {session_id} is not in the catalog: rebuild it from the text"
+                raise PageDamaged(message, session_id=session_id, page=page)
+            wanted.append(wanted_page(page, place))
+        payloads: dict[int, bytes] = {}
+        for position, payload in self._segments.read_all(wanted):
+            if isinstance(payload, RecordDamaged):
+                raise _page_damaged(session_id, pages[position], payload) from payload
+            payloads[position] = payload
+        return [payloads[position] for position in range(len(pages))]
+
+    def read_tail(self, session_id: int) -> tuple[int, bytes]:
+        """See Store.read_tail."""
+        with self._catalog.read() as snapshot:
+            item = self.require_session(snapshot, session_id)
+            page = item.n_sealed_tokens // self._page_tokens
+            try:
+                tail = snapshot.tail(session_id)
+            except RecordDamaged as error:
+                raise _page_damaged(session_id, page, error) from error
+        if len(tail) != item.tail_bytes or xxh3_64_intdigest(tail) != item.tail_checksum:
+            message = f"the tail of session {session_id} fails its checksum: rebuild it from the text"
+            raise PageDamaged(message, session_id=session_id, page=page)
+        return item.n_sealed_tokens, tail
+
+    def read_chunk(self, session_id: int, number: int, item: ChunkItem) -> Chunk:
+        """A chunk's payload. Raises RecordDamaged, naming the chunk."""
+        try:
+            return Chunk(self._segments.read(wanted_chunk(number, item)))
+        except RecordDamaged as error:
+            segment, offset, _ = item.location
+            message = f"chunk {number} of session {session_id} is damaged ({error}): its text must be ingested again"
+            raise RecordDamaged(message, segment=segment, offset=offset) from error
+
+    def token_ids(self, session_id: int, token_lo: int, token_hi: int) -> TokenIds:
+        """See Store.token_ids."""
+        with self._catalog.read() as snapshot:
+            item = self.require_session(snapshot, session_id)
+            _require_span("tokens", token_lo, token_hi, item.n_tokens)
+            chunks = []
+            for number, chunk in snapshot.chunks_from_token(session_id, token_lo, item.n_chunks):
+                if chunk.first_token >= token_hi:
+                    break
+                chunks.append((number, chunk))
+        parts = [np.empty(0, dtype=np.int32)]
+        for number, chunk in chunks:
+            ids = self.read_chunk(session_id, number, chunk).token_ids()
+            parts.append(ids[max(0, token_lo - chunk.first_token) : max(0, token_hi - chunk.first_token)])
+        return np.concatenate(parts)
+
+    def text(self, session_id: int, byte_lo: int, byte_hi: int | None) -> bytes:
+        """See Store.text."""
+        with self._catalog.read() as snapshot:
+            item = self.require_session(snapshot, session_id)
+            byte_hi = item.n_bytes if byte_hi is None else byte_hi
+            _require_span("bytes", byte_lo, byte_hi, item.n_bytes)
+            chunks = []
+            for number, chunk in snapshot.chunks_from_byte(session_id, byte_lo, item.n_chunks):
+                if chunk.first_byte >= byte_hi:
+                    break
+                if chunk.n_bytes:
+                    chunks.append((number, chunk))
+        parts = []
+        for number, chunk in chunks:
+            lo, hi = max(0, byte_lo - chunk.first_byte), min(chunk.n_bytes, byte_hi - chunk.first_byte)
+            if lo < hi:
+                parts.append(self.read_chunk(session_id, number, chunk).text(lo, hi))
+        return b"".join(parts)
+
+
+def _items(snapshot: Snapshot) -> Iterator[SessionItem]:
+    return (item for _, item in snapshot.sessions())
+
+
+def _source_row(session_id: int, item: SourceItem) -> SourceRow:
+    return SourceRow(session_id, item.name, item.digest, item.n_tokens, item.n_bytes, item.n_sentences, item.complete)
+
+
+def _require_span(field: str, lo: int, hi: int, end: int) -> None:
+    if not 0 <= lo <= hi <= end:
+        raise InputError(field, f"[{lo}, {hi})", f"spans within [0, {end}) are allowed")
+
+
+def _page_damaged(session_id: int, page: int, error: RecordDamaged) -> PageDamaged:
+    message = f"page {page} of session {session_id} is damaged ({error}): rebuild it from the text"
+    return PageDamaged(message, session_id=session_id, page=page, segment=error.segment, offset=error.offset)

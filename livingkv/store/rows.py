@@ -1,0 +1,112 @@
+"""What goes into a store and what comes out of it, as typed values. Knows no bytes and no files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Role = Literal["document", "user", "assistant", "template"]
+TokenIds = npt.NDArray[np.int32]  # [tokens]
+
+
+class SentenceRecord(NamedTuple):
+    """A sentence's half-open spans in its session's text (bytes) and token stream, both absolute."""
+
+    byte_lo: int
+    byte_hi: int
+    token_lo: int
+    token_hi: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Append:
+    """One durable step of one session.
+
+    first_token: must equal the session's `n_tokens`.
+    sentences: tile `text`; absolute spans, the text beginning at the session's `n_bytes`.
+    pages: all pages that became full with these tokens; the first has index `n_sealed_tokens // page_tokens`.
+    tail: KV of the tokens past the last full page, opaque. Replaces the session's tail.
+    source_digest: content hash of the whole source; with the name it is the source's identity in the session.
+    end_of_source: the source is complete with this append.
+    ends_turn: the session's turn count goes up by one.
+    """
+
+    session_id: int
+    first_token: int
+    token_ids: TokenIds
+    text: bytes
+    sentences: tuple[SentenceRecord, ...]
+    source: str
+    role: Role
+    pages: tuple[bytes, ...] = ()
+    tail: bytes = b""
+    end_of_source: bool = False
+    source_digest: str = ""
+    ends_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session as the last commit left it. Times are Unix seconds; `sources` are distinct names, oldest first."""
+
+    session_id: int
+    name: str
+    n_tokens: int
+    n_sealed_tokens: int
+    n_bytes: int
+    n_sentences: int
+    n_turns: int
+    created_s: float
+    updated_s: float
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """What a session holds of one source: an ingest that broke off continues at byte `n_bytes` of it."""
+
+    session_id: int
+    name: str
+    digest: str
+    n_tokens: int
+    n_bytes: int
+    n_sentences: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One stored sentence. Spans are half-open and absolute in the session's text and token stream."""
+
+    sentence_id: int
+    session_id: int
+    session: str
+    byte_lo: int
+    byte_hi: int
+    token_lo: int
+    token_hi: int
+    source: str
+    role: Role
+    raw: bytes
+
+    @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are not UTF-8 (a reply cut inside a character) show as U+FFFD."""
+        return self.raw.decode("utf-8", errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Size and shape of a store. The values of `bytes_by_part` add up to `size_bytes`, the real sizes of its files."""
+
+    n_sessions: int
+    n_tokens: int
+    n_bytes: int
+    n_sentences: int
+    n_pages: int
+    n_chunks: int
+    size_bytes: int
+    bytes_by_part: dict[str, int]

@@ -1,0 +1,159 @@
+"""Reading records from segments: positioned reads, adjacent records in one, every checksum verified.
+
+Knows files and record headers; refuses to know the catalog and payloads. Threads may share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from livingkv.errors import RecordDamaged, StoreError
+from livingkv.store.disk import Disk
+from livingkv.store.records import (
+    SEGMENT_HEADER_BYTES,
+    Location,
+    RecordType,
+    record_bytes,
+    unpack_record_header,
+    unpack_segment_header,
+    verified_payload,
+)
+from livingkv.store.segment_writer import segment_path
+
+OPEN_FILES = 64
+READ_BYTES = 1 << 24
+
+
+class Wanted(NamedTuple):
+    """A record to read, and what its header must say."""
+
+    location: Location
+    record_type: RecordType
+    session_id: int
+    number: int
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    descriptor: int
+    n_users: int = 0
+
+
+class SegmentReader:
+    """Reads records of one store. Keeps up to `OPEN_FILES` segment files open."""
+
+    def __init__(self, disk: Disk, folder: Path, store_id: bytes) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store_id = store_id
+        self._lock = threading.Lock()
+        self._files: OrderedDict[int, _OpenFile] = OrderedDict()
+
+    def read(self, wanted: Wanted) -> bytes:
+        """One payload. Raises RecordDamaged, or FormatUnsupported for a record of a newer version."""
+        return self._read_run([wanted])[0]
+
+    def read_all(self, wanted: Sequence[Wanted]) -> Iterator[tuple[int, bytes | RecordDamaged]]:
+        """Every payload, or why it cannot be had, with its position in `wanted`; in the order of the disk."""
+        for run in _adjacent(wanted):
+            run_wanted = [wanted[position] for position in run]
+            try:
+                yield from zip(run, self._read_run(run_wanted), strict=True)
+                continue
+            except RecordDamaged as error:
+                if len(run) == 1:
+                    yield run[0], error
+                    continue
+            for position in run:  # the run holds a damaged record: find which
+                try:
+                    yield position, self.read(wanted[position])
+                except RecordDamaged as error:
+                    yield position, error
+
+    def _read_run(self, run: Sequence[Wanted]) -> list[bytes]:
+        """Payloads of records that follow one another, by one read."""
+        segment, start, _ = run[0].location
+        last = run[-1].location
+        try:
+            with self._file(segment) as descriptor:
+                data = self._disk.read(descriptor, last.offset + record_bytes(last.length) - start, start)
+        except OSError as error:
+            message = f"segment {segment} offset {start}: cannot be read ({error.strerror or error})"
+            raise RecordDamaged(message, segment=segment, offset=start) from error
+        view = memoryview(data)
+        return [_payload(view[item.location.offset - start :], item) for item in run]
+
+    @contextmanager
+    def _file(self, number: int) -> Iterator[int]:
+        """Descriptor of a segment, not closed while the block runs. Raises OSError or RecordDamaged."""
+        with self._lock:
+            file = self._files.get(number)
+            if file is None:
+                file = self._files[number] = self._open(number)
+            self._files.move_to_end(number)
+            file.n_users += 1
+            self._close_surplus()
+        try:
+            yield file.descriptor
+        finally:
+            with self._lock:
+                file.n_users -= 1
+
+    def _open(self, number: int) -> _OpenFile:
+        descriptor = self._disk.open_existing(segment_path(self._folder, number), writable=False)
+        try:
+            header = unpack_segment_header(self._disk.read(descriptor, SEGMENT_HEADER_BYTES, 0), number)
+            if header.store_id != self._store_id:
+                raise RecordDamaged(f"segment {number}: belongs to another store", segment=number, offset=0)
+        except (OSError, StoreError):
+            self._disk.close(descriptor)
+            raise
+        return _OpenFile(descriptor)
+
+    def _close_surplus(self) -> None:
+        idle = [number for number, file in self._files.items() if not file.n_users]
+        for number in idle[: max(0, len(self._files) - OPEN_FILES)]:
+            self._disk.close(self._files.pop(number).descriptor)
+
+    def close(self) -> None:
+        """Close all files. No read may be under way."""
+        with self._lock:
+            for file in self._files.values():
+                self._disk.close(file.descriptor)
+            self._files.clear()
+
+
+def _adjacent(wanted: Sequence[Wanted]) -> Iterator[list[int]]:
+    """Positions of records that follow one another on disk, run by run, each run at most `READ_BYTES` long."""
+    run: list[int] = []
+    run_start = run_end = 0
+    run_segment: int | None = None
+    for position in sorted(range(len(wanted)), key=lambda i: wanted[i].location):
+        segment, offset, length = wanted[position].location
+        end = offset + record_bytes(length)
+        if run and (segment != run_segment or offset != run_end or end - run_start > READ_BYTES):
+            yield run
+            run = []
+        if not run:
+            run_segment, run_start = segment, offset
+        run.append(position)
+        run_end = end
+    if run:
+        yield run
+
+
+def _payload(data: memoryview, wanted: Wanted) -> bytes:
+    """The payload of the record at the start of `data`, which must be the wanted one."""
+    segment, offset, length = wanted.location
+    header = unpack_record_header(data, segment, offset)
+    expected = (wanted.record_type, wanted.session_id, wanted.number, length)
+    if (header.record_type, header.session_id, header.number, header.length) != expected:
+        message = f"segment {segment} offset {offset}: another record stands here than the catalog says"
+        raise RecordDamaged(message, segment=segment, offset=offset)
+    return verified_payload(data, header, segment, offset)

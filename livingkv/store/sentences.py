@@ -1,0 +1,145 @@
+"""Sentences by id: one, those after one, and one with its neighbours.
+
+Knows how ids map to chunks and how a source's chunks follow one another; refuses to know ranking and passages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from livingkv.errors import InputError
+from livingkv.store.catalog import Catalog
+from livingkv.store.chunk_payload import Chunk, role_of
+from livingkv.store.items import ChunkItem
+from livingkv.store.reading import Reading
+from livingkv.store.rows import Sentence
+from livingkv.store.snapshot import Snapshot
+
+
+class _Found:
+    """One chunk with what its sentences need: the session's and the source's name. `chunk` is read when first asked."""
+
+    def __init__(self, snapshot: Snapshot, session_id: int, number: int) -> None:
+        self.session_id = session_id
+        self.number = number
+        self.item: ChunkItem = snapshot.chunk(session_id, number)
+        session = snapshot.session(session_id)
+        self.session = "" if session is None else session.name
+        self.source = snapshot.source(session_id, self.item.source).name
+
+    def sentences(self, chunk: Chunk, lo: int, hi: int) -> list[Sentence]:
+        """The chunk's sentences [lo, hi), counted in the chunk."""
+        lo, hi = max(0, lo), min(hi, self.item.n_sentences)
+        if lo >= hi:
+            return []
+        spans = [chunk.sentence(number) for number in range(lo, hi)]
+        start = spans[0].byte_lo
+        text = chunk.text(start - self.item.first_byte, spans[-1].byte_hi - self.item.first_byte)
+        role = role_of(self.item.role)
+        first_id = self.item.first_sentence + lo
+        return [
+            Sentence(
+                first_id + number,
+                self.session_id,
+                self.session,
+                *span,
+                self.source,
+                role,
+                text[span.byte_lo - start : span.byte_hi - start],
+            )
+            for number, span in enumerate(spans)
+        ]
+
+
+class Sentences:
+    """The sentences of one store."""
+
+    def __init__(self, catalog: Catalog, reading: Reading) -> None:
+        self._catalog = catalog
+        self._reading = reading
+
+    def _read(self, found: _Found, lo: int, hi: int) -> list[Sentence]:
+        return found.sentences(self._reading.read_chunk(found.session_id, found.number, found.item), lo, hi)
+
+    def sentence(self, sentence_id: int) -> Sentence:
+        """See Store.sentence."""
+        with self._catalog.read() as snapshot:
+            found = _find(snapshot, sentence_id)
+        number = sentence_id - found.item.first_sentence
+        return self._read(found, number, number + 1)[0]
+
+    def after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
+        """See Store.sentences_after."""
+        first = 0 if sentence_id is None else sentence_id + 1
+        found: list[_Found] = []
+        n_found = 0
+        with self._catalog.read() as snapshot:
+            for chunk in _chunks_from(snapshot, first):
+                if n_found >= limit:
+                    break
+                found.append(chunk)
+                n_found += chunk.item.n_sentences - max(0, first - chunk.item.first_sentence)
+        result: list[Sentence] = []
+        for chunk in found:
+            lo = max(0, first - chunk.item.first_sentence)
+            result += self._read(chunk, lo, lo + limit - len(result))
+        return result
+
+    def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
+        """See Store.neighbours."""
+        with self._catalog.read() as snapshot:
+            middle = _find(snapshot, sentence_id)
+            number = sentence_id - middle.item.first_sentence
+            earlier = _gather(snapshot, middle, before - number, newest_first=True)
+            later = _gather(snapshot, middle, after - (middle.item.n_sentences - 1 - number), newest_first=False)
+        result = self._read(middle, number - before, number + after + 1)
+        missing = before - number
+        for found in earlier:
+            n = found.item.n_sentences
+            result = self._read(found, n - missing, n) + result
+            missing -= n
+        missing = after - (middle.item.n_sentences - 1 - number)
+        for found in later:
+            result += self._read(found, 0, missing)
+            missing -= found.item.n_sentences
+        return result
+
+
+def _find(snapshot: Snapshot, sentence_id: int) -> _Found:
+    place = snapshot.sentence_place(sentence_id) if sentence_id >= 0 else None
+    if place is not None:
+        found = _Found(snapshot, place.session_id, place.chunk)
+        if sentence_id < found.item.first_sentence + found.item.n_sentences:
+            return found
+    raise InputError("sentence id", sentence_id, "ids of stored sentences are allowed")
+
+
+def _chunks_from(snapshot: Snapshot, first: int) -> Iterator[_Found]:
+    """Chunks with sentences of id `first` or later."""
+    place = snapshot.sentence_place(first)
+    if place is not None and place.first_sentence < first:
+        found = _Found(snapshot, place.session_id, place.chunk)
+        if first < found.item.first_sentence + found.item.n_sentences:
+            yield found
+    for place in snapshot.sentence_places(first):
+        yield _Found(snapshot, place.session_id, place.chunk)
+
+
+def _gather(snapshot: Snapshot, middle: _Found, n_wanted: int, *, newest_first: bool) -> list[_Found]:
+    """Chunks of the same source before or after `middle`, nearest first, until they hold `n_wanted` sentences."""
+    found: list[_Found] = []
+    if n_wanted <= 0:
+        return found
+    source = middle.item.source
+    if newest_first:
+        numbers = snapshot.source_chunks_before(middle.session_id, source, middle.number)
+    else:
+        numbers = snapshot.source_chunks(middle.session_id, source, middle.number + 1)
+    for number in numbers:
+        if n_wanted <= 0:
+            break
+        chunk = _Found(snapshot, middle.session_id, number)
+        if chunk.item.n_sentences:
+            found.append(chunk)
+            n_wanted -= chunk.item.n_sentences
+    return found

@@ -1,0 +1,187 @@
+"""Typed reads of the catalog (FORMAT.md, section 6): what one commit says.
+
+Knows which rows exist and how they are found; refuses to know segments' bytes and what an append means.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from livingkv.errors import RecordDamaged
+from livingkv.store import items
+from livingkv.store.environment import Environment
+from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem, SourceItem, State
+
+META, SEGMENTS, SESSIONS, NAMES = b"meta", b"segments", b"sessions", b"names"
+SOURCES, SOURCE_KEYS, SOURCE_CHUNKS = b"sources", b"source_keys", b"source_chunks"
+CHUNKS, SENTENCES, PAGES, TAILS = b"chunks", b"sentences", b"pages", b"tails"
+DATABASES = (META, SEGMENTS, SESSIONS, NAMES, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, SENTENCES, PAGES, TAILS)
+
+IDENTITY, STATE = b"identity", b"state"
+LAST = 0xFFFFFFFF
+"""The highest 4-byte number: the end of a scan."""
+
+
+class SentencePlace(NamedTuple):
+    """The chunk that holds a sentence, and the id of that chunk's first sentence."""
+
+    first_sentence: int
+    session_id: int
+    chunk: int
+
+
+class Snapshot:
+    """What one commit says. Rows that fail their check raise RecordDamaged."""
+
+    def __init__(self, environment: Environment, transaction: Any) -> None:
+        self._handles = environment.handles
+        self._transaction = transaction
+
+    def _get(self, database: bytes, key: bytes) -> bytes | None:
+        value = self._transaction.get(key, db=self._handles[database])
+        return None if value is None else items.unseal(key, value, database.decode())
+
+    def _scan(self, database: bytes, first: bytes, last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and bodies from `first` on, to `last` included."""
+        with self._transaction.cursor(db=self._handles[database]) as cursor:
+            if cursor.set_range(first):
+                for key, value in cursor:
+                    if last is not None and key > last:
+                        return
+                    yield key, items.unseal(key, value, database.decode())
+
+    def identity(self) -> dict[str, Any] | None:
+        """The manifest's copy, or None if the making of the store was broken off."""
+        body = self._get(META, IDENTITY)
+        return None if body is None else dict(json.loads(body))
+
+    def state(self) -> State:
+        """The store's counters."""
+        body = self._get(META, STATE)
+        if body is None:
+            raise RecordDamaged("catalog: the state is missing")
+        return items.unpack_state(body)
+
+    def segments(self) -> dict[int, SegmentItem]:
+        """All segments by number."""
+        return {items.numbers_of(key)[0]: items.unpack_segment(body) for key, body in self._scan(SEGMENTS, b"")}
+
+    def session(self, session_id: int) -> SessionItem | None:
+        """A session's counters."""
+        body = self._get(SESSIONS, items.key_1(session_id))
+        return None if body is None else items.unpack_session(body)
+
+    def session_id(self, name: str) -> int | None:
+        """The session of that name."""
+        body = self._get(NAMES, name.encode("utf-8", "surrogatepass")) if name else None
+        return None if body is None else items.unpack_number(body)
+
+    def sessions(self) -> Iterator[tuple[int, SessionItem]]:
+        """All sessions by id."""
+        for key, body in self._scan(SESSIONS, b""):
+            yield items.numbers_of(key)[0], items.unpack_session(body)
+
+    def source_number(self, session_id: int, name: str, digest: str) -> int | None:
+        """The number of a source in its session."""
+        body = self._get(SOURCE_KEYS, items.source_key(session_id, name, digest))
+        return None if body is None else items.unpack_number(body)
+
+    def source(self, session_id: int, number: int) -> SourceItem:
+        """One source."""
+        body = self._get(SOURCES, items.key_2(session_id, number))
+        if body is None:
+            raise RecordDamaged(f"catalog: source {number} of session {session_id} is missing")
+        return items.unpack_source(body)
+
+    def sources(self, session_id: int, first: int = 0) -> Iterator[tuple[int, SourceItem]]:
+        """A session's sources from number `first` on, oldest first."""
+        for key, body in self._scan(SOURCES, items.key_2(session_id, first), items.key_2(session_id, LAST)):
+            yield items.numbers_of(key)[1], items.unpack_source(body)
+
+    def source_chunks(self, session_id: int, source: int, first: int) -> Iterator[int]:
+        """Numbers of a source's chunks from `first` on."""
+        last = items.key_3(session_id, source, LAST)
+        for key, _ in self._scan(SOURCE_CHUNKS, items.key_3(session_id, source, first), last):
+            yield items.numbers_of(key)[2]
+
+    def source_chunks_before(self, session_id: int, source: int, chunk: int) -> Iterator[int]:
+        """Numbers of a source's chunks before `chunk`, newest first."""
+        with self._transaction.cursor(db=self._handles[SOURCE_CHUNKS]) as cursor:
+            if not cursor.set_key(items.key_3(session_id, source, chunk)):
+                return
+            while cursor.prev():
+                numbers = items.numbers_of(cursor.key())
+                if numbers[:2] != (session_id, source):
+                    return
+                yield numbers[2]
+
+    def chunk(self, session_id: int, number: int) -> ChunkItem:
+        """One chunk."""
+        body = self._get(CHUNKS, items.key_2(session_id, number))
+        if body is None:
+            raise RecordDamaged(f"catalog: chunk {number} of session {session_id} is missing")
+        return items.unpack_chunk_item(body)
+
+    def chunks(self, session_id: int, first: int = 0) -> Iterator[tuple[int, ChunkItem]]:
+        """A session's chunks from number `first` on."""
+        for key, body in self._scan(CHUNKS, items.key_2(session_id, first), items.key_2(session_id, LAST)):
+            yield items.numbers_of(key)[1], items.unpack_chunk_item(body)
+
+    def chunks_from_token(self, session_id: int, token: int, n_chunks: int) -> Iterator[tuple[int, ChunkItem]]:
+        """Chunks from the one that holds `token` on."""
+        number = bisect_right(range(n_chunks), token, key=lambda i: self.chunk(session_id, i).first_token)
+        return self.chunks(session_id, max(0, number - 1))
+
+    def chunks_from_byte(self, session_id: int, byte: int, n_chunks: int) -> Iterator[tuple[int, ChunkItem]]:
+        """Chunks from the one that holds text byte `byte` on."""
+        number = bisect_right(range(n_chunks), byte, key=lambda i: self.chunk(session_id, i).first_byte)
+        return self.chunks(session_id, max(0, number - 1))
+
+    def sentence_place(self, sentence_id: int) -> SentencePlace | None:
+        """The last chunk whose first sentence id is at most `sentence_id`; it may end before that sentence."""
+        with self._transaction.cursor(db=self._handles[SENTENCES]) as cursor:
+            key = items.key_long(sentence_id)
+            found = cursor.set_range(key)
+            if not (found and cursor.key() == key) and not (cursor.prev() if found else cursor.last()):
+                return None
+            key, value = cursor.item()
+            return SentencePlace(items.long_of(key), *items.unpack_pair(items.unseal(key, value, "sentences")))
+
+    def sentence_places(self, first: int) -> Iterator[SentencePlace]:
+        """Chunks with sentences in the order of ids, those whose first id is at least `first`."""
+        for key, body in self._scan(SENTENCES, items.key_long(first)):
+            yield SentencePlace(items.long_of(key), *items.unpack_pair(body))
+
+    def page(self, session_id: int, page: int) -> PageItem | None:
+        """Where a page stands."""
+        body = self._get(PAGES, items.key_2(session_id, page))
+        return None if body is None else items.unpack_page(body)
+
+    def pages(self) -> Iterator[tuple[int, int, PageItem]]:
+        """All pages: session, page number, place."""
+        for key, body in self._scan(PAGES, b""):
+            session_id, page = items.numbers_of(key)
+            yield session_id, page, items.unpack_page(body)
+
+    def tail(self, session_id: int) -> bytes:
+        """A session's tail; its checksum is in the session."""
+        bodies = self._scan(TAILS, items.key_2(session_id, 0), items.key_2(session_id, LAST))
+        return b"".join(body for _, body in bodies)
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """All session names with their sessions."""
+        for key, body in self._scan(NAMES, b""):
+            yield key.decode("utf-8", "replace"), items.unpack_number(body)
+
+    def damaged_entries(self) -> Iterator[str]:
+        """One line for each row of any database that fails its check."""
+        for database in DATABASES:
+            with self._transaction.cursor(db=self._handles[database]) as cursor:
+                for key, value in cursor:
+                    try:
+                        items.unseal(key, value, database.decode())
+                    except RecordDamaged as error:
+                        yield str(error)

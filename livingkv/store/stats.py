@@ -1,0 +1,71 @@
+"""How large a store is, part by part, from the real sizes of its files and the catalog's rows. Reads no records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from livingkv.store.catalog import Catalog
+from livingkv.store.disk import errors_named
+from livingkv.store.making import CATALOG, INDEX, SEGMENTS
+from livingkv.store.records import SEGMENT_HEADER_BYTES, record_bytes
+from livingkv.store.rows import StoreStats
+from livingkv.store.snapshot import Snapshot
+
+
+def measure_store(root: Path, catalog: Catalog) -> StoreStats:
+    """See Store.stats."""
+    with catalog.read() as snapshot:
+        sessions = list(snapshot.sessions())
+        parts, n_chunks, n_pages = _record_parts(snapshot)
+    tails = sum(item.tail_bytes for _, item in sessions)
+    parts["record_overhead"] += sum(item.event_bytes for _, item in sessions)
+    with errors_named(root):
+        segment_bytes, catalog_bytes, index_bytes = (folder_bytes(root / name) for name in (SEGMENTS, CATALOG, INDEX))
+        total = folder_bytes(root)
+    parts["dead"] = max(0, segment_bytes - sum(parts.values()))
+    parts["tails"] = tails
+    parts["catalog"] = catalog_bytes - tails
+    parts["index"] = index_bytes
+    parts["other"] = total - segment_bytes - catalog_bytes - index_bytes
+    return StoreStats(
+        n_sessions=len(sessions),
+        n_tokens=sum(item.n_tokens for _, item in sessions),
+        n_bytes=sum(item.n_bytes for _, item in sessions),
+        n_sentences=sum(item.n_sentences for _, item in sessions),
+        n_pages=n_pages,
+        n_chunks=n_chunks,
+        size_bytes=total,
+        bytes_by_part=parts,
+    )
+
+
+def _record_parts(snapshot: Snapshot) -> tuple[dict[str, int], int, int]:
+    """Bytes in segments that the catalog's rows account for, number of chunks, number of pages."""
+    parts = dict.fromkeys(("pages", "text", "token_ids", "sentences", "record_overhead"), 0)
+    parts["record_overhead"] = SEGMENT_HEADER_BYTES * len(snapshot.segments())
+    n_chunks = n_pages = 0
+    for _, _, page in snapshot.pages():
+        parts["pages"] += page.location.length
+        parts["record_overhead"] += record_bytes(page.location.length) - page.location.length
+        n_pages += 1
+    for session_id, _ in snapshot.sessions():
+        for _, chunk in snapshot.chunks(session_id):
+            parts["text"] += chunk.text_bytes
+            parts["token_ids"] += chunk.token_id_bytes
+            parts["sentences"] += chunk.span_bytes
+            content = chunk.text_bytes + chunk.token_id_bytes + chunk.span_bytes
+            parts["record_overhead"] += record_bytes(chunk.location.length) - content
+            n_chunks += 1
+    return parts, n_chunks, n_pages
+
+
+def folder_bytes(folder: Path) -> int:
+    """Sizes of all files below a folder, added up; a file that vanishes meanwhile counts nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file() and not path.is_symlink():
+                total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
