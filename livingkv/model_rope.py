@@ -22,7 +22,7 @@ class Rope:
 
     inverse_frequencies: fp64 on the CPU, [rotary_dim / 2]; the exact values of the model's own fp32 buffer.
     attention_factor: the model multiplies cos and sin by it, queries and keys alike (1 except for yarn).
-    Dimensions from rotary_dim on are not rotated.
+    Dimensions of a head from rotary_dim on are not rotated.
     """
 
     inverse_frequencies: Tensor
@@ -36,7 +36,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class DualChunk:
-    """Dual-chunk positions (Qwen2.5-1M, facts: chunk_size, local_size, original_max_position_embeddings), in tokens.
+    """Dual-chunk positions (Qwen2.5-1M): chunk_size, local_size and original_max_position_embeddings, in tokens.
 
     Raises InputError for sizes that make no sense.
     """
@@ -51,17 +51,14 @@ class DualChunk:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"dual_chunk.{name}", repr(value), "a positive whole number is allowed")
         if self.local_tokens >= self.chunk_tokens:
-            raise InputError(
-                "dual_chunk.local_tokens", self.local_tokens, f"less than chunk_tokens ({self.chunk_tokens})"
-            )
+            raise InputError("dual_chunk.local_tokens", self.local_tokens, f"less than {self.chunk_tokens} is allowed")
         if self.chunk_tokens > self.original_context:
-            raise InputError(
-                "dual_chunk.chunk_tokens", self.chunk_tokens, f"at most original_context ({self.original_context})"
-            )
+            allowed = f"at most original_context ({self.original_context}) is allowed"
+            raise InputError("dual_chunk.chunk_tokens", self.chunk_tokens, allowed)
 
     @classmethod
     def from_config(cls, config: Any) -> DualChunk | None:
-        """The config's `dual_chunk_attention_config`, or None where there is none. Raises InputError if it is broken."""
+        """The config's `dual_chunk_attention_config`, None where there is none. Raises InputError if it is broken."""
         values = getattr(config, "dual_chunk_attention_config", None)
         if values is None:
             return None
@@ -74,19 +71,21 @@ class DualChunk:
 def rope_parameters(config: Any) -> dict[str, Any]:
     """The config's rotary settings as a plain dict with `rope_type`.
 
-    Raises UnsupportedModel for frequencies that change with the length of the input or from layer to layer: a key that
-    was stored once would have to be rotated anew.
+    Raises UnsupportedModel for frequencies that change with the length of the text or from layer to layer: a stored
+    key would have to be rotated anew each time.
     """
     parameters = getattr(config, "rope_parameters", None)
     if not parameters:
-        raise UnsupportedModel("the model has no rotary positions (rope_parameters), so stored keys cannot be moved")
+        raise UnsupportedModel("it has no rotary positions (rope_parameters), so stored keys cannot be placed")
     if any(isinstance(value, dict) for value in parameters.values()):
-        raise UnsupportedModel("rotary frequencies differ between layer types; livingkv needs one set for all layers")
+        raise UnsupportedModel("its rotary frequencies differ between kinds of layers")
     kind = parameters.get("rope_type", "default")
     if kind in ("dynamic", "longrope"):
-        raise UnsupportedModel(f"rope type {kind!r} changes its frequencies with the length of the text")
+        raise UnsupportedModel(f"its rotary frequencies change with the length of the text (rope type {kind!r})")
     if kind not in _SETTLED_TYPES:
-        raise UnsupportedModel(f"rope type {kind!r} is not one of {', '.join(_SETTLED_TYPES)}")
+        raise UnsupportedModel(f"its rope type {kind!r} is not one of {', '.join(_SETTLED_TYPES)}")
+    if parameters.get("llama_4_scaling_beta"):
+        raise UnsupportedModel("it scales queries by their position (llama_4_scaling_beta)")
     return {**parameters, "rope_type": kind}
 
 
@@ -94,15 +93,13 @@ def read_rope(rotary: Any) -> Rope:
     """The frequencies and the attention factor of a model's own rotary module."""
     frequencies = getattr(rotary, "inv_freq", None)
     if not isinstance(frequencies, Tensor) or frequencies.ndim != 1:
-        raise UnsupportedModel("the rotary module has no frequencies (inv_freq) that could be read")
+        raise UnsupportedModel("its rotary module has no frequencies (inv_freq) that could be read")
     if frequencies.dtype not in (torch.float32, torch.float64):
-        raise UnsupportedModel(
-            f"the rotary frequencies were rounded to {frequencies.dtype}; load the model in its dtype, not by .to(dtype)"
-        )
+        raise UnsupportedModel(f"its rotary frequencies were rounded to {frequencies.dtype}; do not use .to(dtype)")
     return Rope(frequencies.detach().double().cpu(), float(getattr(rotary, "attention_scaling", 1.0)))
 
 
 def rope_text(config: Any, rope: Rope) -> str:
-    """One canonical line for the fingerprint, made of settings and not of computed floats: the same on every machine."""
+    """One canonical line for the fingerprint, of settings and not of computed floats: the same on every machine."""
     parts = [f"{name}={value!r}" for name, value in sorted(rope_parameters(config).items()) if value is not None]
     return f"half-split dim={rope.rotary_dim} attention_factor={rope.attention_factor:.9g} {' '.join(parts)}"

@@ -1,20 +1,32 @@
 """A language model ready for use: the network, its tokenizer, and the facts that the rest of livingkv needs of it.
 
-`load_model` finds, fetches, checks and loads; `from_network` takes a network that is already in memory. Both refuse, with
-the reason, what has no growing rotary KV cache. Knows nothing of stores, sessions or recall.
+`load_model` finds, fetches, checks and loads; `from_network` takes a network that is already in memory. Both refuse,
+with the reason, what has no growing rotary KV cache. Knows nothing of stores, sessions or recall.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from livingkv.errors import InputError, UnsupportedModel
+from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
+from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
+from livingkv.model_probe import probe_attention
+from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
+from livingkv.model_sources import Progress, cache_folder, find_model
 
-__all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "from_network"]
+__all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
+
+Weights = Literal["bf16", "fp32", "8bit", "4bit"]
+
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +45,10 @@ class ModelShape:
 class LoadedModel:
     """A network in eval mode without gradients, its tokenizer, and what was read from them.
 
-    key_bias: per layer the bias that k_proj adds to every key before rotation, [n_kv_heads, head_dim]; None where there is
-    none or where a norm follows.
+    key_bias: per layer the bias that k_proj adds to every key before rotation, [n_kv_heads, head_dim]; None where there
+    is none or where it does not reach the key unchanged (a norm follows).
     stop_ids: token ids that end an answer.
+    model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit"): parts of a store's fingerprint.
     """
 
     name: str
@@ -54,6 +67,47 @@ class LoadedModel:
     quantization: str
 
 
+def load_model(
+    spec: str | Path | None = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    weights: Weights | None = None,
+    dual_chunk: DualChunk | None = None,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
+
+    spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's LIVINGKV_MODEL,
+    else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default), "fp32", or "8bit" and
+    "4bit" through bitsandbytes. dtype: of activations and KV, by default the weights'. dual_chunk: by default the config's.
+    Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
+    InputError.
+    """
+    place = _device(device)
+    chosen_dtype = _dtype(weights, dtype)
+    source = find_model(spec, progress)
+    refuse_unsupported(source.name, read_config(source.folder))
+    if progress:
+        progress("load", 0, 1)
+    quantization = weights if weights in ("8bit", "4bit") else "none"
+    network = load_network(source.folder, dtype=chosen_dtype, device=place, quantization=quantization)
+    tokenizer = load_tokenizer(source.folder)
+    cache = cache_folder()
+    loaded = _described(
+        network,
+        tokenizer,
+        name=source.name,
+        dual_chunk=dual_chunk,
+        quantization=quantization,
+        model_digest=weights_digest(source.folder, cache),
+        tokenizer_digest=tokenizer_digest(tokenizer, source.folder, cache),
+    )
+    if progress:
+        progress("load", 1, 1)
+    return loaded
+
+
 def from_network(
     network: Any,
     tokenizer: Any,
@@ -62,33 +116,93 @@ def from_network(
     dual_chunk: DualChunk | None = None,
     quantization: str = "none",
 ) -> LoadedModel:
-    """A `LoadedModel` of a network that is in memory already. Puts it in eval mode and switches gradients off."""
+    """A `LoadedModel` of a network that is in memory already. Puts it in eval mode and switches gradients off.
+
+    Raises UnsupportedModel as `load_model` does. The model digest is of the tensors in memory.
+    """
+    refuse_unsupported(name, network.config)
+    digests = network_digest(network), tokenizer_digest(tokenizer)
+    return _described(
+        network,
+        tokenizer,
+        name=name,
+        dual_chunk=dual_chunk,
+        quantization=quantization,
+        model_digest=digests[0],
+        tokenizer_digest=digests[1],
+    )
+
+
+def _described(
+    network: Any,
+    tokenizer: Any,
+    *,
+    name: str,
+    dual_chunk: DualChunk | None,
+    quantization: str,
+    model_digest: str,
+    tokenizer_digest: str,
+) -> LoadedModel:
     network.eval().requires_grad_(False)
     config = network.config
-    rope = read_rope(network.base_model.rotary_emb)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    shape = ModelShape(
-        n_layers=config.num_hidden_layers,
-        n_heads=config.num_attention_heads,
-        n_kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        vocab_size=config.vocab_size,
-        native_context=config.max_position_embeddings,
-    )
-    biases = [getattr(layer.self_attn.k_proj, "bias", None) for layer in network.base_model.layers]
+    own_chunk = DualChunk.from_config(config)
+    native = own_chunk.original_context if own_chunk else int(config.max_position_embeddings)
+    try:
+        rope = read_rope(getattr(network.base_model, "rotary_emb", None))
+        with quiet():
+            facts = probe_attention(network, rope, max_window=native)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{name} ({config.model_type}) cannot be used: {error}") from error
+    if len(tokenizer) > config.vocab_size:
+        raise UnsupportedModel(f"{name}: its tokenizer has {len(tokenizer)} tokens, its network {config.vocab_size}")
     return LoadedModel(
         name=name,
         network=network,
         tokenizer=tokenizer,
-        shape=shape,
+        shape=ModelShape(
+            facts.n_layers, facts.n_heads, facts.n_kv_heads, facts.head_dim, int(config.vocab_size), native
+        ),
         rope=rope,
         dtype=network.dtype,
         device=network.device,
-        key_bias=tuple(None if bias is None else bias.detach().view(-1, head_dim) for bias in biases),
-        dual_chunk=dual_chunk or DualChunk.from_config(config),
-        stop_ids=frozenset({tokenizer.eos_token_id}),
-        model_digest="unset",
-        tokenizer_digest="unset",
+        key_bias=facts.key_bias,
+        dual_chunk=dual_chunk or own_chunk,
+        stop_ids=_stop_ids(network, tokenizer),
+        model_digest=model_digest,
+        tokenizer_digest=tokenizer_digest,
         rope_text=rope_text(config, rope),
         quantization=quantization,
     )
+
+
+def _stop_ids(network: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that the config, the generation config or the tokenizer calls an end, and well-known ends of a turn."""
+    vocabulary: Mapping[str, int] = tokenizer.get_added_vocab()
+    ids = {vocabulary[token] for token in _TURN_ENDS if token in vocabulary}
+    ends = [network.config.eos_token_id, getattr(network.generation_config, "eos_token_id", None)]
+    for end in [*ends, tokenizer.eos_token_id]:
+        ids.update(end if isinstance(end, list | tuple) else () if end is None else (end,))
+    return frozenset(int(index) for index in ids)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError("device", repr(device), "cpu, cuda or cuda:N is allowed") from error
+    if chosen.type == "cuda" and not (chosen.index or 0) < torch.cuda.device_count():
+        raise InputError("device", device, f"this machine has {torch.cuda.device_count()} CUDA devices; cpu is allowed")
+    return chosen
+
+
+def _dtype(weights: Weights | None, dtype: torch.dtype | None) -> torch.dtype:
+    if weights not in (None, "bf16", "fp32", "8bit", "4bit"):
+        raise InputError("weights", repr(weights), "bf16, fp32, 8bit or 4bit is allowed")
+    if dtype not in (None, torch.bfloat16, torch.float16, torch.float32):
+        raise InputError("dtype", dtype, "torch.bfloat16, torch.float16 or torch.float32 is allowed")
+    named = {"bf16": torch.bfloat16, "fp32": torch.float32}.get(weights or "")
+    if named and dtype and named != dtype:
+        raise InputError("dtype", dtype, f"{named} is what weights={weights!r} has; give one of the two")
+    return dtype or named or torch.bfloat16
