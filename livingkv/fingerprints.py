@@ -1,8 +1,8 @@
 """Digests that say whether two models are the same one: of weights, of a tokenizer, of a file.
 
-A digest of a large file is remembered in livingkv's cache under the file's path, inode, size and time of change, so that
-later starts take milliseconds. The digests tell models apart by accident, not against an attacker (xxh3-128), except
-for `file_sha256`. Knows nothing of where models come from.
+A digest of a large file is remembered in livingkv's cache under the file's path, inode, size and time of change, so
+that later starts take milliseconds. Except for `file_sha256` the digests are xxh3-128: they tell models apart, they do
+not withstand an attacker. Knows nothing of where models come from.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _tokenizer_digest(tokenizer: Any) -> str:
 
 
 def _remembered(kind: str, files: list[Path], cache: Path, compute: Callable[[], str]) -> str:
-    """The digest from the cache if no file has changed since, else computed and put there. Nothing is lost without it."""
+    """The digest from the cache if no file has changed since, else computed and put there."""
     stats = [(str(file.resolve()), file.stat()) for file in files]
     identity = [[path, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns] for path, s in stats]
     note = cache / "digests" / xxhash.xxh3_128_hexdigest(json.dumps([kind, identity]).encode())
@@ -131,4 +131,4 @@ def _network_tensors(state: dict[str, Tensor]) -> Iterator[tuple[str, memoryview
 
     for name, tensor in sorted(state.items()):
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        yield f"{name} {tensor.dtype} {list(tensor.shape)}", memoryview(flat.numpy())
+        yield f"{name} {tensor.dtype} {list(tensor.shape)}", flat.numpy().data

@@ -22,7 +22,7 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, AttributeError, Ke
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings, log lines or progress bars of transformers for the time of the block. Process-wide while it lasts."""
+    """No warnings, log lines or progress bars of transformers inside the block. Process-wide while it lasts."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,7 +1,7 @@
 """What a network's attention really does, found out by running each layer's attention alone on a tiny random input.
 
-A probe takes the place of the attention function, so that queries and keys are seen as livingkv will see them. This finds
-every layout of rotary positions, norms after the rotation, windows, caps and sinks, whatever the config says.
+A probe takes the place of the attention function, so that queries and keys are seen as livingkv will see them. It finds
+out any layout of rotary positions, norms after the rotation, windows, caps and sinks, whatever the config says.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AttentionFacts:
 
 
 def probe_attention(network: Any, rope: Rope, *, max_window: int) -> AttentionFacts:
-    """Run every attention layer on a tiny input; raise UnsupportedModel with the reason where livingkv could not serve it.
+    """Run every attention layer on a tiny input; UnsupportedModel, with the reason, where livingkv could not serve it.
 
     A sliding window of at least `max_window` tokens is taken as none. The network is unchanged on return.
     """
@@ -152,7 +152,8 @@ def _check_rotation(states: Tensor, moved: Tensor, rope: Rope) -> None:
     states, moved = states.float().cpu(), moved.float().cpu()
     angles = torch.tensor(_POSITIONS).float()[:, None] * rope.inverse_frequencies.float()  # [tokens, rotary_dim / 2]
     cos, sin = angles.cos(), angles.sin()
-    left, right, rest = states.split([rope.rotary_dim // 2] * 2 + [states.shape[3] - rope.rotary_dim], dim=3)
+    half = rope.rotary_dim // 2
+    left, right, rest = states[..., :half], states[..., half : 2 * half], states[..., 2 * half :]
     expected = torch.cat([left * cos - right * sin, right * cos + left * sin, rest], dim=3)
     if not (expected - moved).abs().max() <= tolerance * moved.abs().max():
         raise UnsupportedModel("its rotary positions are not in the half-split layout, or something follows them")

@@ -1,6 +1,6 @@
-"""Where a model comes from: a local folder, a GGUF file, a hub id or a short name become a model folder on this machine.
+"""Where a model comes from: a local folder, a GGUF file, a hub id or a short name become a model folder.
 
-Knows names, livingkv's cache and the order of sources; fetching itself is in model_fetch.py, GGUF in gguf_conversion.py.
+Knows names, livingkv's cache and the order of sources; model_fetch.py fetches, gguf_conversion.py converts.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from livingkv.errors import InputError, UnsupportedModel
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
+from livingkv.model_fetch import Progress
 from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
 from livingkv.model_probe import probe_attention
 from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
-from livingkv.model_sources import Progress, cache_folder, find_model
+from livingkv.model_sources import cache_folder, find_model
 
 __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
 
@@ -78,9 +79,10 @@ def load_model(
 ) -> LoadedModel:
     """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
 
-    spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's LIVINGKV_MODEL,
-    else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default), "fp32", or "8bit" and
-    "4bit" through bitsandbytes. dtype: of activations and KV, by default the weights'. dual_chunk: by default the config's.
+    spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's
+    LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default),
+    "fp32", or "8bit" and "4bit" through bitsandbytes. dtype: of activations and KV, by default the weights'.
+    dual_chunk: by default the config's.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """

@@ -32,9 +32,9 @@ _CHAT_TEMPLATE = (
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE: 256 bytes, 40 merges, 3 special tokens and a ChatML template. Any UTF-8 text survives a round trip."""
+    """Byte-level BPE: 256 bytes, 40 merges, 3 special tokens and a ChatML template. Any text survives a round trip."""
     pieces = sorted(pre_tokenizers.ByteLevel.alphabet()) + [merge.replace(" ", "") for merge in _MERGES]
-    merges = [tuple(merge.split(" ")) for merge in _MERGES]
+    merges = [(left, right) for left, right in (merge.split(" ") for merge in _MERGES)]
     backend = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
