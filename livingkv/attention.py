@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Keys and values [batch, kv_heads, n_keys, dim] with the queries [batch, heads, tokens, dim] that see them.
@@ -100,7 +101,8 @@ def _folded(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
 
 
 def _by_products(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
-    """Two fp32 matrix products around a softmax. In bf16 the scores of Qwen2.5 (hundreds) would be off by whole units."""
+    """Two fp32 matrix products around a softmax. In bf16 the scores of Qwen2.5 (hundreds) would be off by whole
+    units."""
     batch, heads, tokens, dim = part.queries.shape
     kv_heads = part.keys.shape[1]
     queries = part.queries.reshape(batch, kv_heads, heads // kv_heads * tokens, dim).float()

@@ -1,9 +1,10 @@
 """Page codecs: keys and values of 64 tokens to bytes and back.
 
-Knows tensors, the model's key bias and its rotary embedding; knows no files. `int8` keeps rotated keys in 8 bits with one
-scale per channel and page, values with one scale per token. Keys of Qwen2.5 reach 150 where their median is 3, nearly all
-of it the k_proj bias, so the rotated bias R(p)b is subtracted before and added after: exact, and no calibration
-(measured in experiments/003_codec). `lossless` keeps the model's dtype; so does the unsealed tail, whatever the codec.
+Knows tensors, the model's key bias and its rotary embedding; knows no files. `int8` keeps rotated keys in 8 bits
+with one scale per channel and page, values with one scale per token. Keys of Qwen2.5 reach 150 where their median
+is 3, nearly all of it the k_proj bias, so the rotated bias R(p)b is subtracted before and added after: exact, and
+no calibration (measured in experiments/003_codec). `lossless` keeps the model's dtype; so does the unsealed tail,
+whatever the codec.
 
 decode(encode(x)) is a pure function of x, on one device: attending what was stored is what makes a restored session
 continue bit for bit.
@@ -84,7 +85,7 @@ class Lossless:
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec."""
-        pages = zip(kv.keys.split(PAGE_TOKENS, 2), kv.values.split(PAGE_TOKENS, 2), strict=True)
+        pages = zip(torch.split(kv.keys, PAGE_TOKENS, 2), torch.split(kv.values, PAGE_TOKENS, 2), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
     def encode_run(self, kv: KV) -> bytes:
@@ -105,8 +106,10 @@ class Lossless:
         if len(data) != _HEADER.size + 2 * size:
             raise RecordDamaged(f"a run of {tokens} tokens has {len(data)} bytes; run `livingkv check`")
         body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8)
-        keys, values = (part.view(self._shape.dtype).view(shape).to(device) for part in body.split(size)) if size else (
-            torch.empty(shape, dtype=self._shape.dtype, device=device) for _ in range(2)
+        keys, values = (
+            (part.view(self._shape.dtype).view(shape).to(device) for part in torch.split(body, size))
+            if size
+            else (torch.empty(shape, dtype=self._shape.dtype, device=device) for _ in range(2))
         )
         return KV(keys, values)
 
@@ -146,7 +149,7 @@ class Int8:
         if _check_header(data, "int8", self._shape) != PAGE_TOKENS or len(data) != _HEADER.size + sum(self._sizes):
             raise RecordDamaged(f"a page of {len(data)} bytes has not the model's shape; run `livingkv check`")
         body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8).to(device)
-        key_codes, value_codes, key_scales, value_scales = body.split(self._sizes)
+        key_codes, value_codes, key_scales, value_scales = torch.split(body, self._sizes)
         layers, heads, dim, dtype = self._shape
         shape = (layers, heads, PAGE_TOKENS, dim)
         keys = key_codes.view(torch.int8).view(shape).float()

@@ -1,11 +1,11 @@
 """The hot window: the newest tokens of one session in device memory, sealed into pages as they fill.
 
-Knows a workspace, a codec and how far back a session looks; knows no store. It attends what was stored: a page is sealed
-as soon as its 64 tokens are there, and its decoded values replace the raw ones, so that a session restored from pages and
-tail continues bit for bit like one that never stopped.
+Knows a workspace, a codec and how far back a session looks; knows no store. It attends what was stored: a page is
+sealed as soon as its 64 tokens are there, and its decoded values replace the raw ones, so that a session restored
+from pages and tail continues bit for bit like one that never stopped.
 
-Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a bounded
-distance however long the session grows (EVIDENCE section 9).
+Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a
+bounded distance however long the session grows (EVIDENCE section 9).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from livingkv.positions import shift
 from livingkv.settings import PAGE_TOKENS
 from livingkv.workspace import Workspace
 
+
 def window_start(n_tokens: int, window_tokens: int) -> int:
     """First token of the hot window of a session of `n_tokens`: a page border, a function of the length alone."""
     return max(0, (n_tokens - window_tokens) // PAGE_TOKENS * PAGE_TOKENS)
@@ -29,7 +30,8 @@ def window_start(n_tokens: int, window_tokens: int) -> int:
 class HotWindow:
     """One session's newest tokens as an AttentionState for appending. Not thread-safe.
 
-    n_sinks: how many first tokens are always attended, 1..64. `sealed` collects the pages that became full since `take_sealed`; until they are durable they are the only copy.
+    n_sinks: how many first tokens are always attended, 1..64. `sealed` collects the pages that became full since
+    `take_sealed`; until they are durable they are the only copy.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        for index, page in enumerate(pages):
-            space.push(self._codec.decode([page], [first + index * PAGE_TOKENS], device), first + index * PAGE_TOKENS)
+        for index, data in enumerate(pages):
+            at = first + index * PAGE_TOKENS
+            space.push(self._codec.decode([data], [at], device), at)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
         if tail:
             space.push(self._lossless.decode_run(tail, device), self.n_sealed)
@@ -84,9 +87,9 @@ class HotWindow:
         space.next_position = self.n_tokens
         self._window_start = first
         if self.n_sealed:
-            page = pages[0] if first_page == 0 else first_page_bytes
-            assert page is not None, "sinks need page 0"
-            self._keep_sinks(self._codec.decode([page], [0], device))
+            page_zero = pages[0] if first_page == 0 else first_page_bytes
+            assert page_zero is not None, "sinks need page 0"
+            self._keep_sinks(self._codec.decode([page_zero], [0], device))
         self._place(first)
 
     def begin(self, n_tokens: int) -> None:
@@ -121,8 +124,8 @@ class HotWindow:
         return self._lossless.encode_run(space.view(space.end - (self.n_tokens - self.n_sealed), space.end))
 
     def branch(self, extra_tokens: int) -> Workspace:
-        """A workspace of its own with the attended slots copied and room for `extra_tokens`: what is read there does not
-        enter the session."""
+        """A workspace of its own with the attended slots copied and room for `extra_tokens`: what is read there
+        does not enter the session."""
         start = window_start(self.n_tokens, self._window)
         if start != self._window_start:
             self._place(start)

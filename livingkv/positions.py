@@ -29,7 +29,8 @@ def period(rules: DualChunk) -> int:
 
 
 def temperature(rules: DualChunk, length: int) -> float:
-    """What the scores of a sequence of `length` tokens are multiplied with: the square of vLLM's factor on q and on k."""
+    """What the scores of a sequence of `length` tokens are multiplied with: the square of vLLM's factor on q and on
+    k."""
     scale = max(1.0, 0.1 * math.log(max(length, 1) / rules.original_context) + 1.0)
     return scale * scale
 
@@ -46,7 +47,8 @@ def query_position(rules: DualChunk, position: int, key_chunk: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """cos and sin for a run of tokens, fp32 [tokens, rotary_dim], made once per forward pass and used in every layer."""
+    """cos and sin for a run of tokens, fp32 [tokens, rotary_dim], made once per forward pass and used in every
+    layer."""
 
     cos: Tensor
     sin: Tensor
@@ -61,7 +63,8 @@ def rotation(positions: Tensor, rope: Rope) -> Rotation:
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:
-    """`x` [..., tokens, dim] rotated, computed in fp32 and rounded once to x's dtype. Dimensions past rotary_dim pass."""
+    """`x` [..., tokens, dim] rotated, computed in fp32 and rounded once to x's dtype. Dimensions past rotary_dim
+    pass."""
     dim = by.cos.shape[-1]
     wide = x[..., :dim].float()
     first, second = wide.chunk(2, -1)

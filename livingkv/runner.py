@@ -1,8 +1,8 @@
 """Runs the model over token ids against an attention state, and picks the next token.
 
 Knows the Hugging Face network; knows no sessions, pages or text. The network keeps its own modules except two: its
-attention is routed to the state through Hugging Face's attention interface, and its rotary module is replaced by one that
-turns nothing, so that the state sees queries and keys unrotated and places them itself.
+attention is routed to the state through Hugging Face's attention interface, and its rotary module is replaced by
+one that turns nothing, so that the state sees queries and keys unrotated and places them itself.
 """
 
 from __future__ import annotations
@@ -81,14 +81,20 @@ class Runner:
         """Like `read`, and the logits in fp32: [batch, 1 or tokens, vocabulary]."""
         rows: list[Tensor] = []
         for part in self._parts(token_ids, state):
-            out = self._pass(part, state, keep=keep)
-            assert out is not None
-            rows.append(out)
+            rows.append(self._pass(part, state, keep=keep))
         return torch.cat(rows, 1) if keep == "all" else rows[-1]
 
-    def generate(
-        self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int
-    ) -> Iterator[int]:
+    @torch.inference_mode()
+    def hidden(self, token_ids: Tensor, state: AttentionState) -> Tensor:
+        """Like `read`, and the last hidden states [batch, tokens, hidden]."""
+        return torch.cat([self._pass(part, state, keep=None) for part in self._parts(token_ids, state)], 1)
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits in fp32 of last hidden states [..., hidden]."""
+        return self._network.get_output_embeddings()(hidden).float()  # type: ignore[no-any-return]
+
+    def generate(self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int) -> Iterator[int]:
         """Token ids one by one, the first picked from `logits` [1, 1, vocabulary]; ends before a stop token or after
         `max_tokens`. The last token yielded has not been read into the state yet."""
         for index in range(max_tokens):
@@ -107,7 +113,8 @@ class Runner:
             done += part.shape[1]
             yield part
 
-    def _pass(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] | None) -> Tensor | None:
+    def _pass(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] | None) -> Tensor:
+        """Logits for `keep`, the last hidden states when it is None."""
         n = token_ids.shape[1]
         state.begin(n)
         inputs: dict[str, Any] = {
@@ -116,9 +123,8 @@ class Runner:
             "use_cache": False,
             "livingkv_state": state,
         }
-        out: Tensor | None = None
         if keep is None:
-            self._base(**inputs)
+            out: Tensor = self._base(**inputs).last_hidden_state
         else:
             out = self._network(**inputs, logits_to_keep=1 if keep == "last" else 0).logits.float()
         state.finish(n)

@@ -18,8 +18,8 @@ from livingkv.errors import InputError
 class Sampling:
     """How tokens are chosen. temperature 0 is greedy. top_k 0 and top_p 1 keep everything.
 
-    repetition_penalty divides positive and multiplies negative logits of tokens seen (CTRL, arXiv 1909.05858); 1 is off.
-    Raises InputError for a value out of range.
+    repetition_penalty divides positive and multiplies negative logits of tokens seen (CTRL, arXiv 1909.05858); 1
+    is off. Raises InputError for a value out of range.
     """
 
     temperature: float = 0.0

@@ -1,11 +1,12 @@
 """The workspace: fixed-size device buffers that attention reads, and the state that a forward pass runs against.
 
-Knows keys, values and positions; knows no pages, files or tokens. Slots hold keys rotated at `positions[slot]`. Attended
-slots are one run [start, end): sinks, recalled passages, hot window, in that order. New tokens are written at `end`.
+Knows keys, values and positions; knows no pages, files or tokens. Slots hold keys rotated at `positions[slot]`.
+Attended slots are one run [start, end): sinks, recalled passages, hot window, in that order. New tokens are
+written at `end`.
 
 With dual-chunk positions the keys stay where they are and the query is rotated once per chunk of keys: the query at
-effective position Q against keys at p mod C is the query at Q + C * (p // C) against keys at p. Below the chunk size that
-is the plain computation, to the last bit.
+effective position Q against keys at p mod C is the query at Q + C * (p // C) against keys at p. Below the chunk
+size that is the plain computation, to the last bit.
 """
 
 from __future__ import annotations

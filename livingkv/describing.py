@@ -1,0 +1,39 @@
+"""Store rows as the library's typed results. Knows names and units; computes nothing but a ratio."""
+
+from __future__ import annotations
+
+from livingkv.results import SessionInfo, Stats
+from livingkv.store import SessionRow, Store
+
+
+def session_info(row: SessionRow) -> SessionInfo:
+    """A session as users see it."""
+    return SessionInfo(
+        name=row.name,
+        session_id=row.session_id,
+        n_tokens=row.n_tokens,
+        n_bytes=row.n_bytes,
+        n_sentences=row.n_sentences,
+        n_turns=row.n_turns,
+        created_s=row.created_s,
+        updated_s=row.updated_s,
+        sources=row.sources,
+    )
+
+
+def store_stats(store: Store) -> Stats:
+    """A store's counts and bytes."""
+    stats = store.stats()
+    return Stats(
+        path=str(store.path),
+        model=store.labels["model"],
+        codec=store.fingerprint.codec,
+        n_sessions=stats.n_sessions,
+        n_tokens=stats.n_tokens,
+        n_sentences=stats.n_sentences,
+        n_pages=stats.n_pages,
+        size_bytes=stats.size_bytes,
+        bytes_by_part=stats.bytes_by_part,
+        bytes_per_token=stats.size_bytes / stats.n_tokens if stats.n_tokens else None,
+        bf16_bytes_per_token=int(store.labels["bf16_bytes_per_token"]),
+    )

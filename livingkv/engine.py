@@ -1,0 +1,91 @@
+"""A loaded model with everything that a memory needs of it: runner, words, codec, fingerprint.
+
+Knows how the parts fit together; knows no store and no session. One engine may serve many stores of its codec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from livingkv.codec import PageCodec, PageShape, make_codec
+from livingkv.framing import Words
+from livingkv.hot_window import HotWindow
+from livingkv.models import LoadedModel
+from livingkv.positions import shift
+from livingkv.runner import Runner
+from livingkv.settings import PAGE_TOKENS, CodecName, Settings
+from livingkv.store import Fingerprint
+from livingkv.workspace import Workspace
+
+PAGE_FORMAT = 1
+"""Version of the page bytes, part of every fingerprint. Codecs check it in each page's header."""
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """Made by `Engine.of`. Not thread-safe: one forward pass at a time."""
+
+    model: LoadedModel
+    runner: Runner
+    words: Words
+    shape: PageShape
+    codec: PageCodec
+
+    @classmethod
+    def of(cls, model: LoadedModel, codec: CodecName) -> Engine:
+        """Takes the model's network over (see Runner)."""
+        shape = PageShape(model.shape.n_layers, model.shape.n_kv_heads, model.shape.head_dim, model.dtype)
+        return cls(
+            model=model,
+            runner=Runner(model),
+            words=Words(model.tokenizer),
+            shape=shape,
+            codec=make_codec(codec, shape, model.key_bias, model.rope),
+        )
+
+    def fingerprint(self) -> Fingerprint:
+        """What a store must have been written with for its KV to mean anything to this engine."""
+        return Fingerprint(
+            model=self.model.model_digest,
+            tokenizer=self.model.tokenizer_digest,
+            rope=self.model.rope_text,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            quantization=self.model.quantization,
+            codec=self.codec.name,
+            page_tokens=PAGE_TOKENS,
+            format=PAGE_FORMAT,
+        )
+
+    def labels(self) -> dict[str, str]:
+        """What a new store notes about its model besides the fingerprint: its name, the number of sinks, the size of
+        KV."""
+        shape = self.model.shape
+        return {
+            "model": self.model.name,
+            "n_sinks": str(len(self.words.framing.prologue)),
+            "bf16_bytes_per_token": str(shape.n_layers * shape.n_kv_heads * shape.head_dim * 2 * 2),
+        }
+
+    def hot_window(self, settings: Settings, n_sinks: int) -> HotWindow:
+        """An empty hot window for a new session of this model."""
+        return HotWindow(
+            self.shape,
+            self.model.rope,
+            self.codec,
+            n_sinks=n_sinks,
+            window_tokens=settings.window_tokens,
+            block_tokens=settings.block_tokens,
+            device=self.model.device,
+            dual_chunk=self.model.dual_chunk,
+        )
+
+    def workspace(self, capacity: int, *, dual_chunk: bool = False) -> Workspace:
+        """An empty workspace; with `dual_chunk` its positions follow the model's dual-chunk rules where it has them."""
+        rules = self.model.dual_chunk if dual_chunk else None
+        return Workspace(self.shape, self.model.rope, capacity, self.model.device, rules)
+
+    def moved(self, keys: Tensor, delta: int) -> Tensor:
+        """Stored keys [..., tokens, head_dim] rotated `delta` positions on."""
+        return shift(keys, delta, self.model.rope)

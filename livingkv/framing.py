@@ -1,0 +1,115 @@
+"""Words to token ids and back: the tokenizer, and the chat framing around a session's text.
+
+Knows the tokenizer and its chat template; knows no KV. The invariant of every session: its token stream always stands
+inside an open user message. The prologue (system message and the opening of a user message) makes it so, an asked
+question closes the message and opens the assistant's, and a finished turn opens a user message again. So recalled
+passages, a hot window and a question form one well-formed conversation in any combination.
+
+Text is encoded with special tokens split up: "<|im_end|>" in a document is seven harmless tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers.decoders import DecodeStream
+
+from livingkv.settings import PAGE_TOKENS
+from livingkv.text import SentenceSpan
+
+_MARKS = ("MARKONE", "MARKTWO", "MARKTHREE")
+
+
+class EncodedText(NamedTuple):
+    """Token ids of a text, and for each of its sentences the half-open span of its tokens."""
+
+    token_ids: list[int]
+    sentence_tokens: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """Token ids of the chat template's pieces.
+
+    prologue: opens a session, 1..64 tokens, always attended (the sinks). answer: from the end of a user message to
+    the first token of the assistant's. reopen: from the end of the assistant's message to the first token of the
+    next user's.
+    """
+
+    prologue: tuple[int, ...]
+    answer: tuple[int, ...]
+    reopen: tuple[int, ...]
+
+
+class Words:
+    """A model's tokenizer, with text and template kept apart. Not thread-safe."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._backend = tokenizer.backend_tokenizer
+        self.framing = _read_framing(tokenizer, self)
+
+    def encode_template(self, text: str) -> list[int]:
+        """Token ids with special tokens recognised: only for text that comes from the template."""
+        self._backend.encode_special_tokens = False
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of anybody's text; special tokens in it are split into ordinary ones."""
+        return list(self._encoding(text).ids)
+
+    def encode_sentences(self, text: bytes, spans: Sequence[SentenceSpan]) -> EncodedText:
+        """Token ids of UTF-8 `text` as a whole, and the tokens of its sentences; a token belongs where it begins."""
+        words = text.decode("utf-8")
+        encoding = self._encoding(words)
+        byte_of_char = np.fromiter(accumulate((len(char.encode()) for char in words), initial=0), np.int64)
+        starts = byte_of_char[[lo for lo, _ in encoding.offsets]] if encoding.ids else np.zeros(0, np.int64)
+        borders = np.searchsorted(starts, [span.byte_lo for span in spans] + [len(text)]).tolist()
+        return EncodedText(list(encoding.ids), list(zip(borders[:-1], borders[1:], strict=True)))
+
+    def stream(self) -> TextStream:
+        """A fresh decoder of generated tokens."""
+        return TextStream(self._backend)
+
+    def _encoding(self, text: str) -> Any:
+        self._backend.encode_special_tokens = True
+        try:
+            return self._backend.encode(text, add_special_tokens=False)
+        finally:
+            self._backend.encode_special_tokens = False
+
+
+class TextStream:
+    """Token ids to text piece by piece; a character whose bytes are spread over tokens comes out when it is whole."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._stream = DecodeStream(skip_special_tokens=True)
+
+    def push(self, token_id: int) -> str:
+        """The text that became certain with this token; may be empty."""
+        return self._stream.step(self._backend, token_id) or ""
+
+
+def _read_framing(tokenizer: Any, words: Words) -> Framing:
+    if not tokenizer.chat_template:
+        first = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
+        opening = first + words.encode("Text:\n")
+        return Framing(tuple(opening), tuple(words.encode("\nAnswer:")), tuple(words.encode("\n\n")))
+    one, two, three = _MARKS
+    turns = [("user", one), ("assistant", two), ("user", three)]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    prologue, rest = whole.split(one)
+    answer, rest = rest.split(two)
+    reopen, closing = rest.split(three)
+    opening = words.encode_template(prologue)
+    if len(opening) > PAGE_TOKENS:  # a long built-in system message: keep its beginning and the user opening
+        keep = len(words.encode_template(reopen))
+        opening = opening[: PAGE_TOKENS - keep] + opening[-keep:]
+    return Framing(
+        tuple(opening), tuple(words.encode_template(closing or answer)), tuple(words.encode_template(reopen))
+    )

@@ -1,0 +1,172 @@
+"""What a memory holds open: store, index, engine and hot windows, each from its first use on.
+
+Knows how they depend on one another; knows no question and no text. A store that does not exist is made by the
+first write, because its fingerprint needs a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+from livingkv.codec_gate import require_codec
+from livingkv.engine import Engine
+from livingkv.errors import IndexDamaged, InputError, SessionNotFound, StoreNotFound, StoreUnwritable
+from livingkv.hot_window import HotWindow
+from livingkv.index import Entry, Index
+from livingkv.models import LoadedModel, load_model
+from livingkv.settings import CodecName, Settings
+from livingkv.store import SessionRow, Store
+from livingkv.stored_kv import restore_hot_window
+
+_BATCH = 1000
+
+
+class Home:
+    """The open parts of one memory. Not thread-safe."""
+
+    def __init__(
+        self, path: Path, model: str | LoadedModel | None, settings: Settings | None, *, read_only: bool, create: bool
+    ) -> None:
+        self.path = path
+        self._model = model
+        self._asked_settings = settings
+        self._read_only = read_only
+        self._closing = contextlib.ExitStack()
+        self._store: Store | None = None
+        self._index: Index | None = None
+        self._engine: Engine | None = None
+        self._hot: dict[int, HotWindow] = {}
+        self.load_ms = 0.0
+        try:
+            self._store = Store.open(path, mode="read" if read_only else "write")
+        except StoreNotFound:
+            if read_only or not create:
+                raise
+        else:
+            self._closing.callback(self._store.close)
+            self._agree_on_codec(self._store)
+        if isinstance(model, LoadedModel) and self._store is not None:
+            self._store.fingerprint.require(self.engine().fingerprint(), path)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._asked_settings or Settings()
+
+    @property
+    def n_sinks(self) -> int:
+        """How many first tokens of a session are always attended: a property of the store."""
+        return int(self.store().labels["n_sinks"])
+
+    @property
+    def codec(self) -> CodecName:
+        """The store's page codec, or that of the settings while there is no store."""
+        if self._store is not None:
+            return "int8" if self._store.fingerprint.codec == "int8" else "lossless"
+        return self.settings.codec
+
+    def _agree_on_codec(self, store: Store) -> None:
+        asked = self._asked_settings
+        if asked is not None and asked.codec != store.fingerprint.codec:
+            allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
+            self._closing.close()
+            raise InputError("settings.codec", asked.codec, allowed)
+
+    def store(self) -> Store:
+        """The store. Raises StoreNotFound while nothing was ever written."""
+        if self._store is None:
+            raise StoreNotFound(f"there is no store at {self.path}: ingest something into it first")
+        return self._store
+
+    def writable_store(self) -> Store:
+        """The store, made now if it does not exist; its model is checked. Raises StoreUnwritable when opened
+        read-only."""
+        if self._read_only:
+            raise StoreUnwritable(f"{self.path} was opened read-only: open it for writing")
+        engine = self.engine()
+        if self._store is None:
+            require_codec(engine)
+            labels = engine.labels()
+            self._store = Store.open(
+                self.path, mode="write", fingerprint=engine.fingerprint(), create=True, labels=labels
+            )
+            self._closing.callback(self._store.close)
+        return self._store
+
+    def engine(self) -> Engine:
+        """The model, loaded now if need be, and checked against the store. Raises ModelError or FingerprintMismatch."""
+        if self._engine is None:
+            started = perf_counter()
+            model = self._model
+            if model is None and self._store is not None:
+                model = self._store.labels["model"]
+            if not isinstance(model, LoadedModel):
+                model = load_model(model)
+            engine = Engine.of(model, self.codec)
+            if self._store is not None:
+                self._store.fingerprint.require(engine.fingerprint(), self.path)
+            self._engine = engine
+            self.load_ms += (perf_counter() - started) * 1000.0
+        return self._engine
+
+    @property
+    def has_engine(self) -> bool:
+        """True when the model is loaded."""
+        return self._engine is not None
+
+    def index(self) -> Index:
+        """The index, with every sentence of the store in it; made anew where it is missing or damaged."""
+        if self._index is None:
+            store = self.store()
+            folder = store.path / "index"
+            try:
+                self._index = Index.open(folder, None, mode="write")
+            except IndexDamaged:
+                self._index = Index.recreate(folder, None)
+            self._closing.callback(self._index.close)
+            self.index_new_sentences()
+        return self._index
+
+    def index_new_sentences(self) -> None:
+        """Bring the index up to the store's newest sentence; durable on return."""
+        index, store = self._index or self.index(), self.store()
+        while batch := store.sentences_after(index.high_water, _BATCH):
+            index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+            index.commit(batch[-1].sentence_id)
+
+    def session_for_writing(self, name: str) -> SessionRow:
+        """The session called `name`, made now if it does not exist."""
+        store = self.writable_store()
+        try:
+            return store.session(name)
+        except SessionNotFound:
+            return store.create_session(name)
+
+    def at_message_start(self, session_id: int) -> bool:
+        """True when the session's last token opened a user message, so that nothing of it has been said yet."""
+        session, framing = self.store().session(session_id), self.engine().words.framing
+        ids = tuple(
+            self.store()
+            .token_ids(session_id, max(0, session.n_tokens - len(framing.reopen)), session.n_tokens)
+            .tolist()
+        )
+        return session.n_tokens <= len(framing.prologue) or ids == framing.reopen
+
+    @contextlib.contextmanager
+    def hot_window(self, session: SessionRow) -> Iterator[HotWindow]:
+        """The session's hot window, restored from the store where this process does not hold it. After an error inside
+        the block it is dropped, because it may be ahead of the store."""
+        hot = self._hot.pop(session.session_id, None)
+        if hot is None or hot.n_tokens != session.n_tokens:
+            hot = restore_hot_window(self.store(), self.engine(), session, self.settings, self.n_sinks)
+        yield hot
+        self._hot.clear()  # one at a time: device memory does not grow with the sessions
+        self._hot[session.session_id] = hot
+
+    def close(self) -> None:
+        """Close everything. A second call does nothing."""
+        self._hot.clear()
+        self._closing.close()

@@ -1,0 +1,118 @@
+"""Passages: sentence hits grown to their neighbours, merged, cut to a token budget.
+
+Knows sentences of a store and token counts; knows no KV and no model. A fact often needs the sentence before it
+("NAME is a JOB. ... The access code was N."), so a hit never travels alone when there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from livingkv.store import Sentence
+
+PASSAGE_TOKENS = 96
+"""What a hit is grown to, about a paragraph."""
+
+_REACH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One sentence hit with what the index and the model say about it.
+
+    score: the index's fused score. gain: nats per question token that the sentence's stored KV adds to the
+    likelihood of the question; None when no model was asked.
+    """
+
+    sentence: Sentence
+    score: float
+    lexical: float | None
+    semantic: float | None
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Tokens [token_lo, token_hi) of one session's source, with the best hit inside."""
+
+    session_id: int
+    session: str
+    source: str
+    token_lo: int
+    token_hi: int
+    text: str
+    best: Judged
+
+    @property
+    def n_tokens(self) -> int:
+        """Length in tokens."""
+        return self.token_hi - self.token_lo
+
+
+def grow_passages(
+    judged: Sequence[Judged],
+    neighbours: Callable[[int, int, int], list[Sentence]],
+    *,
+    budget_tokens: int,
+    passage_tokens: int = PASSAGE_TOKENS,
+) -> list[Passage]:
+    """The hits in rank order, grown, overlapping ones merged, as many as fit `budget_tokens`; in rank order of
+    their best hit.
+
+    `neighbours(sentence_id, before, after)` gives sentences around one, of the same source. A first hit longer than the
+    budget is kept whole: there is always at least one passage for a hit.
+    """
+    spans: list[tuple[list[Sentence], Judged]] = []
+    used = 0
+    for hit in judged:
+        if any(hit.sentence.sentence_id == known.sentence_id for span, _ in spans for known in span):
+            continue
+        room = min(passage_tokens, budget_tokens - used)
+        grown = _grow(hit.sentence, neighbours, room)
+        size = grown[-1].token_hi - grown[0].token_lo
+        if spans and size > budget_tokens - used:
+            break
+        used += size
+        spans.append((grown, hit))
+    return _merge(spans)
+
+
+def _grow(hit: Sentence, neighbours: Callable[[int, int, int], list[Sentence]], room: int) -> list[Sentence]:
+    around = neighbours(hit.sentence_id, _REACH, _REACH)
+    lo = hi = next(i for i, sentence in enumerate(around) if sentence.sentence_id == hit.sentence_id)
+    while True:
+        before = around[lo - 1] if lo > 0 else None
+        after = around[hi + 1] if hi + 1 < len(around) else None
+        taken = False
+        if after is not None and after.token_hi - around[lo].token_lo <= room:
+            hi, taken = hi + 1, True
+        if before is not None and around[hi].token_hi - before.token_lo <= room:
+            lo, taken = lo - 1, True
+        if not taken:
+            return around[lo : hi + 1]
+
+
+def _merge(spans: list[tuple[list[Sentence], Judged]]) -> list[Passage]:
+    """Overlapping or touching spans of one source become one passage, ranked as the better of the two."""
+    merged: list[tuple[dict[int, Sentence], Judged]] = []
+    for span, hit in spans:
+        sentences = {sentence.sentence_id: sentence for sentence in span}
+        for known, _ in merged:
+            touches = sentences.keys() & ({i + 1 for i in known} | {i - 1 for i in known} | known.keys())
+            if touches and _same_source(span[0], next(iter(known.values()))):
+                known.update(sentences)
+                break
+        else:
+            merged.append((sentences, hit))
+    return [_passage([sentences[i] for i in sorted(sentences)], hit) for sentences, hit in merged]
+
+
+def _same_source(one: Sentence, other: Sentence) -> bool:
+    return (one.session_id, one.source) == (other.session_id, other.source)
+
+
+def _passage(sentences: Sequence[Sentence], best: Judged) -> Passage:
+    first, last = sentences[0], sentences[-1]
+    text = b"".join(sentence.raw for sentence in sentences).decode("utf-8", errors="replace")
+    return Passage(first.session_id, first.session, first.source, first.token_lo, last.token_hi, text.strip("\n"), best)

@@ -1,0 +1,108 @@
+"""Recall: a question to ranked sentences, their gains by the model, and passages within the token budget.
+
+Knows the index, the store and the engine; decides nothing about modes. Judging re-reads nothing: candidates are
+scored on their stored KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from livingkv.codec import KV
+from livingkv.engine import Engine
+from livingkv.errors import RecordDamaged
+from livingkv.index import Index
+from livingkv.likelihood import Candidate, question_gains
+from livingkv.passages import Judged, Passage, grow_passages
+from livingkv.store import SessionRow, Store
+from livingkv.stored_kv import StoredKV
+from livingkv.workspace import Workspace
+
+QUESTION_LEAD = "\n\n"
+"""Between recalled text and the question inside the user message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Hits of the index, best first, of the sessions searched."""
+
+    sessions: tuple[SessionRow, ...]
+    hits: tuple[Judged, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """Stored tokens of the sessions searched."""
+        return sum(session.n_tokens for session in self.sessions)
+
+    def session(self, session_id: int) -> SessionRow:
+        """One of the searched sessions."""
+        return next(session for session in self.sessions if session.session_id == session_id)
+
+
+def probe(store: Store, index: Index, question: str, session: str | None, limit: int) -> Probed:
+    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound."""
+    sessions = (store.session(session),) if session is not None else tuple(store.sessions())
+    wanted = None if session is None else frozenset(row.session_id for row in sessions)
+    known = {row.session_id for row in sessions}
+    found = [hit for hit in index.probe(question, limit=limit, session_ids=wanted) if hit.session_id in known]
+    sentences = [store.sentence(hit.sentence_id) for hit in found]
+    hits = [
+        Judged(sentence, hit.score, hit.lexical, hit.semantic)
+        for hit, sentence in zip(found, sentences, strict=True)
+        if sentence.token_hi > sentence.token_lo
+    ]
+    return Probed(sessions, tuple(hits))
+
+
+def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int) -> list[Judged]:
+    """The hits with their gains, best gain first. A hit whose page is damaged cannot be judged and goes last, gain
+    None."""
+    candidates: list[Candidate] = []
+    judged: list[Judged] = []
+    damaged: list[Judged] = []
+    for hit in probed.hits:
+        sentence = hit.sentence
+        try:
+            run = kv.run(probed.session(sentence.session_id), sentence.token_lo, sentence.token_hi)
+        except RecordDamaged:
+            damaged.append(hit)
+            continue
+        candidates.append(Candidate(run, sentence.token_lo))
+        judged.append(hit)
+    if not candidates:
+        return damaged
+    sinks = Candidate(kv.run(probed.session(judged[0].sentence.session_id), 0, n_sinks), 0)
+    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
+    gains = question_gains(engine.runner, sinks, candidates, lead, words)
+    ranked = sorted(zip(gains, judged, strict=True), key=lambda pair: -pair[0])
+    return [*(replace(hit, gain=gain) for gain, hit in ranked), *damaged]
+
+
+def passages_for(store: Store, judged: Sequence[Judged], budget_tokens: int) -> list[Passage]:
+    """The hits grown to passages within the budget."""
+    return grow_passages(judged, store.neighbours, budget_tokens=budget_tokens)
+
+
+def attend_sinks(engine: Engine, kv: StoredKV, session: SessionRow, n_sinks: int, extra_tokens: int) -> Workspace:
+    """A workspace that attends a session's sinks, with room for `extra_tokens`; the next token follows them."""
+    space = engine.workspace(n_sinks + extra_tokens)
+    space.push(kv.run(session, 0, n_sinks), 0)
+    space.next_position = n_sinks
+    return space
+
+
+def attend_passages(
+    engine: Engine, kv: StoredKV, probed: Probed, passages: Sequence[Passage], n_sinks: int, extra_tokens: int
+) -> Workspace:
+    """A workspace with sinks and the stored KV of the passages in document order, re-rotated to follow one another
+    (compact placement), with room for `extra_tokens`. Raises PageDamaged."""
+    ordered = sorted(passages, key=lambda passage: (passage.session_id, passage.token_lo))
+    total = sum(passage.n_tokens for passage in ordered)
+    first = probed.session(ordered[0].session_id)
+    space = attend_sinks(engine, kv, first, n_sinks, total + extra_tokens)
+    for passage in ordered:
+        run = kv.run(probed.session(passage.session_id), passage.token_lo, passage.token_hi)
+        space.push(KV(engine.moved(run.keys, space.end - passage.token_lo), run.values), space.end)
+    space.next_position = space.end
+    return space

@@ -1,0 +1,86 @@
+"""Stored KV of any run of a session's tokens, decoded and ready to attend.
+
+Knows the store, the codec and token spans; knows no index and no question. A damaged page raises; it never becomes
+a tensor.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+
+from livingkv.codec import KV, Lossless
+from livingkv.engine import Engine
+from livingkv.hot_window import HotWindow, window_start
+from livingkv.settings import PAGE_TOKENS, Settings
+from livingkv.store import SessionRow, Store
+
+_KEPT_PAGES = 64
+"""Decoded pages kept for reuse within a question: candidates that are judged are often recalled as well."""
+
+
+class StoredKV:
+    """Decoded KV of one store's sessions, with a small least-recently-used cache. Not thread-safe."""
+
+    def __init__(self, store: Store, engine: Engine) -> None:
+        self._store = store
+        self._engine = engine
+        self._pages: OrderedDict[tuple[int, int], KV] = OrderedDict()
+
+    def run(self, session: SessionRow, token_lo: int, token_hi: int) -> KV:
+        """Keys and values of tokens [token_lo, token_hi), keys at their absolute positions.
+
+        Raises PageDamaged or RecordDamaged. The session row must be current: pages seal as a session grows.
+        """
+        assert 0 <= token_lo < token_hi <= session.n_tokens, "a run lies in the session"
+        sealed = session.n_sealed_tokens
+        parts: list[KV] = []
+        if token_lo < sealed:
+            first, last = token_lo // PAGE_TOKENS, (min(token_hi, sealed) - 1) // PAGE_TOKENS
+            pages = self._decoded(session.session_id, range(first, last + 1))
+            parts += [
+                _cut(page, token_lo - index * PAGE_TOKENS, token_hi - index * PAGE_TOKENS) for index, page in pages
+            ]
+        if token_hi > sealed:
+            _, tail = self._store.read_tail(session.session_id)
+            kv = Lossless(self._engine.shape).decode_run(tail, self._engine.model.device)
+            parts.append(_cut(kv, token_lo - sealed, token_hi - sealed))
+        return KV(torch.cat([part.keys for part in parts], 2), torch.cat([part.values for part in parts], 2))
+
+    def _decoded(self, session_id: int, pages: range) -> list[tuple[int, KV]]:
+        missing = [page for page in pages if (session_id, page) not in self._pages]
+        fresh = dict(zip(missing, self._store.read_pages(session_id, missing), strict=True)) if missing else {}
+        found = []
+        for page in pages:
+            data = fresh.get(page)
+            if data is None:
+                self._pages.move_to_end((session_id, page))
+                kv = self._pages[session_id, page]
+            else:
+                kv = self._engine.codec.decode([data], [page * PAGE_TOKENS], self._engine.model.device)
+            found.append((page, kv))
+        self._pages.update({(session_id, page): kv for page, kv in found})
+        while len(self._pages) > _KEPT_PAGES:
+            self._pages.popitem(last=False)
+        return found
+
+
+def _cut(kv: KV, lo: int, hi: int) -> KV:
+    return KV(kv.keys[:, :, max(lo, 0) : hi], kv.values[:, :, max(lo, 0) : hi])
+
+
+def restore_hot_window(
+    store: Store, engine: Engine, session: SessionRow, settings: Settings, n_sinks: int
+) -> HotWindow:
+    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail."""
+    hot = engine.hot_window(settings, n_sinks)
+    if session.n_tokens == 0:
+        return hot
+    first = window_start(session.n_tokens, settings.window_tokens) // PAGE_TOKENS
+    last = session.n_sealed_tokens // PAGE_TOKENS
+    wanted = [0] if first else []
+    pages = store.read_pages(session.session_id, [*wanted, *range(first, last)]) if last else []
+    _, tail = store.read_tail(session.session_id)
+    hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, tail)
+    return hot
