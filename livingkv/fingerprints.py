@@ -37,8 +37,21 @@ def weights_digest(folder: Path, cache: Path) -> str:
 
     File headers and the split into files do not count. Raises ModelDamaged when a file cannot be parsed.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     return _remembered("weights", files, cache, lambda: _tensors_digest(_stored_tensors(files)))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold the folder's weights: those of its index, else model.safetensors, else all."""
+    index = folder / "model.safetensors.index.json"
+    single = folder / "model.safetensors"
+    if not index.is_file():
+        return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    try:
+        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelDamaged(f"{index}: cannot be read; fetch the model again") from error
+    return sorted(folder / name for name in names)
 
 
 def network_digest(network: Any) -> str:

