@@ -48,15 +48,10 @@ def ingest_sources(open_store: Callable[[], Memory], paths: Sequence[str], sessi
 
 
 def find_sources(paths: Sequence[str]) -> list[Source]:
-    """The sources that the paths name, folders walked, each once, in the order given."""
+    """The sources that the paths name, folders walked, each once, in the order given. Reads standard input for "-"."""
     from livingkv.text import walk_sources
 
-    found: dict[str, Source] = {}
-    for path in paths:
-        if path == STANDARD_INPUT:
-            if path not in found:
-                found[path] = Source("standard input", sys.stdin.buffer.read())
-            continue
-        for file in walk_sources([Path(path)]):
-            found.setdefault(str(file), Source(str(file)))
-    return list(found.values())
+    return [
+        Source("standard input", sys.stdin.buffer.read()) if str(path) == STANDARD_INPUT else Source(str(path))
+        for path in walk_sources(paths)
+    ]

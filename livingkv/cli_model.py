@@ -5,6 +5,7 @@ Knows what a loaded model says of itself; knows nothing of where models come fro
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +39,12 @@ def fetch(name: Name = None, as_json: Json = False, debug: Debug = False) -> Non
       livingkv model fetch
       livingkv model fetch Qwen/Qwen2.5-7B-Instruct-1M
     """
-    show_model(name, as_json=as_json)
+    from livingkv.cli_progress import phase_bar
+    from livingkv.model_sources import find_model
+
+    with phase_bar() as show:
+        found = find_model(name, show)
+    print_model({"name": found.name, "folder": str(found.folder)}, as_json=as_json)
 
 
 @model_app.command()
@@ -50,17 +56,18 @@ def info(name: Name = None, as_json: Json = False, debug: Debug = False) -> None
       livingkv model info
       livingkv model info ./my-model --json
     """
-    show_model(name, as_json=as_json)
-
-
-def show_model(name: str | None, *, as_json: bool) -> None:
-    """Loads the model, fetching it where needed, and prints what it says of itself."""
-    from livingkv.cli_progress import byte_bar
-    from livingkv.cli_render import print_facts, print_json
+    from livingkv.cli_progress import phase_bar
     from livingkv.models import load_model
 
-    with byte_bar("fetching the model") as show:
-        facts = describe(load_model(name, progress=show))
+    with phase_bar() as show:
+        loaded = load_model(name, progress=show)
+    print_model(describe(loaded), as_json=as_json)
+
+
+def print_model(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Prints the facts as lines or as one JSON document."""
+    from livingkv.cli_render import print_facts, print_json
+
     if as_json:
         print_json(facts)
     else:
@@ -82,7 +89,7 @@ def describe(loaded: LoadedModel) -> dict[str, Any]:
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "device": str(loaded.device),
         "quantization": loaded.quantization,
-        "dual_chunk": loaded.dual_chunk is not None,
+        "dual_chunk": None if loaded.dual_chunk is None else asdict(loaded.dual_chunk),
         "model_digest": loaded.model_digest,
         "tokenizer_digest": loaded.tokenizer_digest,
     }

@@ -13,6 +13,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
@@ -21,6 +22,11 @@ from rich.progress import (
 
 ShowBytes = Callable[[int, int], None]
 """Is told the bytes done and the bytes in all."""
+
+ShowPhase = Callable[[str, int, int], None]
+"""Is told a phase of making a model ready, and how much of it is done and in all (bytes, or 0 and 1)."""
+
+_PHASES = {"wait": "waiting for another process", "fetch": "fetching", "convert": "converting", "load": "loading"}
 
 
 @contextmanager
@@ -41,13 +47,36 @@ def byte_bar(what: str) -> Iterator[ShowBytes | None]:
     if not console.is_terminal:
         yield None
         return
-    text = TextColumn("{task.description}", markup=False)
-    columns = (SpinnerColumn(), text, BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    with bar:
+    with _bar(console, DownloadColumn()) as bar:
         task = bar.add_task(what, total=None)
+        yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes)
 
-        def show(done_bytes: int, total_bytes: int) -> None:
-            bar.update(task, completed=done_bytes, total=total_bytes)
+
+@contextmanager
+def phase_bar() -> Iterator[ShowPhase | None]:
+    """A progress bar for making a model ready, gone afterwards. Gives the function that moves it, None without one."""
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        yield None
+        return
+    with _bar(console) as bar:
+        task = bar.add_task("looking for the model", total=None)
+
+        def show(phase: str, done: int, total: int) -> None:
+            bar.update(task, description=_PHASES.get(phase, phase), completed=done, total=total if total > 1 else None)
 
         yield show
+
+
+def _bar(console: Console, *columns: ProgressColumn) -> Progress:
+    """A bar that leaves standard output alone and is gone at the end."""
+    first = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    return Progress(
+        *first,
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

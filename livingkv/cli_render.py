@@ -178,7 +178,7 @@ def print_facts(facts: dict[str, object]) -> None:
     console = OutputConsole()
     width = max(len(label) for label in facts) + 2
     for label, value in facts.items():
-        shown = f"{value:,}" if isinstance(value, int) else visible(str(value))
+        shown = f"{value:,}" if type(value) is int else visible(str(value))  # a bool is no count
         console.print(Text(f"{label:<{width}}", style="cyan") + Text(shown), soft_wrap=True)
 
 
