@@ -105,12 +105,10 @@ class Lossless:
         size = int(np.prod(shape)) * self._shape.dtype.itemsize
         if len(data) != _HEADER.size + 2 * size:
             raise RecordDamaged(f"a run of {tokens} tokens has {len(data)} bytes; run `livingkv check`")
+        if tokens == 0:
+            return KV(*(torch.empty(shape, dtype=self._shape.dtype, device=device) for _ in range(2)))
         body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8)
-        keys, values = (
-            (part.view(self._shape.dtype).view(shape).to(device) for part in torch.split(body, size))
-            if size
-            else (torch.empty(shape, dtype=self._shape.dtype, device=device) for _ in range(2))
-        )
+        keys, values = (part.view(self._shape.dtype).view(shape).to(device) for part in torch.split(body, size))
         return KV(keys, values)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,7 @@ class Words:
         byte_of_char = np.fromiter(accumulate((len(char.encode()) for char in words), initial=0), np.int64)
         starts = byte_of_char[[lo for lo, _ in encoding.offsets]] if encoding.ids else np.zeros(0, np.int64)
         borders = np.searchsorted(starts, [span.byte_lo for span in spans] + [len(text)]).tolist()
-        return EncodedText(list(encoding.ids), list(zip(borders[:-1], borders[1:], strict=True)))
+        return EncodedText(list(encoding.ids), list(pairwise(borders)))
 
     def stream(self) -> TextStream:
         """A fresh decoder of generated tokens."""

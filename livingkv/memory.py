@@ -275,7 +275,8 @@ class Memory:
         clock.load = self._home.load_ms - loaded
         n_tokens = len(engine.words.encode(question))
         if n_tokens > self._home.settings.window_tokens:
-            allowed = f"at most {self._home.settings.window_tokens} tokens, the hot window, are allowed: ingest the text instead"
+            limit = self._home.settings.window_tokens
+            allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
             raise QuestionError("question", f"{n_tokens} tokens", allowed)
         return engine
 

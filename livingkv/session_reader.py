@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class SessionReader:
         spans = split_sentences(text) if text else []
         starts = np.cumsum([0, *(len(piece.encode()) for piece in generated.pieces)])[: len(ids)]
         borders = np.searchsorted(starts, [*(span.byte_lo for span in spans), len(text)]).tolist()
-        tokens = list(zip(borders[:-1], borders[1:], strict=True))
+        tokens = list(pairwise(borders))
         records = self._records(spans, tokens, self.n_tokens + len(self._framed))
         return self._append([*ids, *framing.reopen], text, records, origin, ends_turn=True)
 

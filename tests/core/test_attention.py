@@ -1,0 +1,51 @@
+"""The fast attention against the plain one, over random partitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from livingkv.attention import Partition, attend, attend_reference
+
+
+def _partitions(sizes: list[int], tokens: int, dtype: torch.dtype, seed: int, batch: int = 1) -> list[Partition]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def make(heads: int, n: int) -> torch.Tensor:
+        return torch.randn(batch, heads, n, 16, generator=generator).to(dtype)
+
+    parts = [Partition(make(4, tokens), make(2, n), make(2, n)) for n in sizes]
+    own = Partition(make(4, tokens), make(2, tokens), make(2, tokens), causal=True)
+    return [*parts, own]
+
+
+@given(st.lists(st.integers(0, 200), max_size=4), st.integers(1, 40), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_merged_partitions_equal_one_softmax(sizes: list[int], tokens: int, seed: int) -> None:
+    parts = _partitions(sizes, tokens, torch.float32, seed)
+    assert torch.allclose(attend(parts, 0.25), attend_reference(parts, 0.25), atol=2e-6)
+
+
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_masked_keys_are_as_if_absent(n_keys: int, hidden: int, seed: int) -> None:
+    plain = _partitions([n_keys], 5, torch.float32, seed)
+    part = plain[0]
+    noise = torch.full((1, 2, hidden, 16), 50.0)
+    mask = torch.tensor([[False] * hidden + [True] * n_keys])
+    keys, values = torch.cat((noise, part.keys), 2), torch.cat((noise, part.values), 2)
+    padded = [Partition(part.queries, keys, values, key_mask=mask), plain[1]]
+    assert torch.allclose(attend(padded, 0.25), attend(plain, 0.25), atol=2e-6)
+
+
+def test_bf16_stays_near_fp32() -> None:
+    parts = _partitions([300, 7], 33, torch.bfloat16, 3)
+    assert torch.allclose(attend(parts, 0.25).float(), attend_reference(parts, 0.25).float(), atol=0.02)
+
+
+def test_nothing_to_attend_is_a_bug() -> None:
+    empty = torch.empty(1, 2, 0, 16)
+    with pytest.raises(AssertionError, match="nothing"):
+        attend([Partition(torch.randn(1, 4, 1, 16), empty, empty)], 1.0)
