@@ -6,6 +6,7 @@ Knows what must be where before the first read or append; refuses to know sessio
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def prepare_folder(disk: Disk, root: Path) -> None:
                 )
 
 
-def make(disk: Disk, root: Path, fingerprint: Fingerprint, map_bytes: int) -> None:
+def make(
+    disk: Disk, root: Path, fingerprint: Fingerprint, map_bytes: int, labels: Mapping[str, str] | None = None
+) -> None:
     """Make a store in a prepared folder, or finish a making that broke off; durable on return. The lock is held.
 
     Raises FingerprintMismatch if the broken-off making was of another fingerprint.
@@ -71,14 +74,16 @@ def make(disk: Disk, root: Path, fingerprint: Fingerprint, map_bytes: int) -> No
     try:
         with errors_named(root / CATALOG):
             disk.sync_folder(root / CATALOG)
-        manifest = _identified(catalog, root, fingerprint, has_segments=has_segments)
+        manifest = _identified(catalog, root, fingerprint, labels or {}, has_segments=has_segments)
         disk.reached(Step.CATALOG_MADE)
     finally:
         catalog.close()
     write_manifest(disk, root, manifest)
 
 
-def _identified(catalog: Catalog, root: Path, fingerprint: Fingerprint, *, has_segments: bool) -> Manifest:
+def _identified(
+    catalog: Catalog, root: Path, fingerprint: Fingerprint, labels: Mapping[str, str], *, has_segments: bool
+) -> Manifest:
     """What the catalog says the store is, said now if it does not yet."""
     with catalog.read() as snapshot:
         identity = snapshot.identity()
@@ -88,7 +93,7 @@ def _identified(catalog: Catalog, root: Path, fingerprint: Fingerprint, *, has_s
         return manifest
     if has_segments:
         raise _catalog_lost(root)
-    manifest = Manifest(os.urandom(16), fingerprint)
+    manifest = Manifest(os.urandom(16), fingerprint, labels=dict(labels))
 
     def apply(changes: Changes) -> None:
         changes.put_identity(manifest.to_json())

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ MANIFEST_DRAFT = "manifest.json.tmp"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A store's identity. `store_id` is 16 random bytes."""
+    """A store's identity. `store_id` is 16 random bytes. `labels`: notes of whoever made it, never compared."""
 
     store_id: bytes
     fingerprint: Fingerprint
     features: tuple[str, ...] = ()
     format: int = FORMAT
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of manifest.json."""
@@ -37,6 +39,7 @@ class Manifest:
             "store_id": self.store_id.hex(),
             "features": list(self.features),
             "fingerprint": self.fingerprint.to_json(),
+            "labels": dict(self.labels),
         }
 
     @classmethod
@@ -55,7 +58,10 @@ class Manifest:
             store_id = bytes.fromhex(values.get("store_id", ""))
         if len(store_id) != 16:
             raise RecordDamaged(f"{what} is damaged: store_id is not 32 hex digits")
-        return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), (), values["format"])
+        labels = values.get("labels")
+        if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
+            raise RecordDamaged(f"{what} is damaged: labels are not an object of strings")
+        return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), (), values["format"], labels)
 
 
 def read_manifest(root: Path) -> Manifest | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +55,7 @@ class Store:
             manifest, self._catalog = open_catalog(root, map_bytes, writable=mode == "write")
             stack.callback(self._catalog.close)
             self.fingerprint = manifest.fingerprint
+            self.labels = manifest.labels
             segments = SegmentReader(disk, root / SEGMENTS, manifest.store_id)
             stack.callback(segments.close)
             self._segments = segments
@@ -79,11 +80,13 @@ class Store:
         segment_bytes: int = SEGMENT_BYTES,
         catalog_bytes: int = CATALOG_BYTES,
         disk: Disk | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Store:
         """Open the store at `path`; a writer recovers it first, a reader ignores what no commit covers.
 
         fingerprint: what the store must have been written with; None accepts what is there.
         create: make the store if it is not there (mode "write", needs a fingerprint).
+        labels: notes for a store that is made now, such as the model's name; later `Store.labels`, never compared.
         segment_bytes: size at which a segment is followed by the next. catalog_bytes: first size of the catalog's map.
 
         Raises StoreNotFound, FingerprintMismatch, FormatUnsupported, StoreLocked, StoreUnwritable, StoreFull,
@@ -100,7 +103,7 @@ class Store:
         if manifest is None and fingerprint is not None:
             lock = WriterLock(root)
             try:
-                make(disk, root, fingerprint, catalog_bytes)
+                make(disk, root, fingerprint, catalog_bytes, labels)
             finally:
                 lock.release()
         elif manifest is not None and fingerprint is not None:
