@@ -6,8 +6,7 @@ Knows rows and transactions; refuses to know segments' bytes and what an append 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +110,10 @@ class Catalog:
         if not self._is_open:
             raise StoreError(f"{self._folder.parent} is closed: open the store again")
 
-    @contextmanager
-    def read(self) -> Iterator[Snapshot]:
-        """The newest commit. Keep it short: an open snapshot keeps LMDB from reusing space."""
+    def read(self) -> Snapshot:
+        """The newest commit, as a context manager. Keep it short: an open snapshot keeps LMDB from reusing space."""
         self._require_open()
-        with self._environment.read() as transaction:
-            yield Snapshot(self._environment, transaction)
+        return Snapshot(self._environment, self._environment.begin_read())
 
     def commit(self, apply: Callable[[Changes], None], before_commit: Callable[[], None]) -> None:
         """All that `apply` puts, or nothing; durable on return. `apply` may run twice and must only put."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from livingkv.errors import StoreError, StoreFull, StoreUnwritable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 _PARTS_PER_WRITE = 512
 
 

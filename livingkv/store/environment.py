@@ -21,6 +21,7 @@ from livingkv.store.disk import store_error
 
 MAX_READERS = 1022
 _ROOM_BYTES = 1 << 16
+_LEAST_MAP_BYTES = 1 << 22
 
 
 class Environment:
@@ -44,18 +45,27 @@ class Environment:
         with lmdb_errors_named(self.folder):
             if self.writable and not (self.folder / "lock.mdb").exists():
                 _require_room(self.folder)
-            self._environment = lmdb.open(
-                str(self.folder),
-                map_size=self._map_bytes,
-                max_dbs=len(self._databases) + 16,
-                max_readers=MAX_READERS,
-                max_spare_txns=1,
-                readonly=not self.writable,
-                create=self.writable,
-            )
+            self._environment = self._open_environment()
             if self.writable:
                 self._environment.reader_check()
             self.handles = self._open_databases()
+
+    def _open_environment(self) -> Any:
+        while True:
+            try:
+                return lmdb.open(
+                    str(self.folder),
+                    map_size=self._map_bytes,
+                    max_dbs=len(self._databases) + 16,
+                    max_readers=MAX_READERS,
+                    max_spare_txns=0,  # a kept transaction would be shared with forked children
+                    readonly=not self.writable,
+                    create=self.writable,
+                )
+            except lmdb.MemoryError:  # the process may have a limit of address space
+                if self._map_bytes <= _LEAST_MAP_BYTES:
+                    raise
+                self._map_bytes //= 2
 
     def _open_databases(self) -> dict[bytes, Any]:
         if not self.writable:  # a read transaction of ours would be reset at its end, and the handles with it
@@ -67,17 +77,17 @@ class Environment:
         """Close it. No transaction may be open."""
         self._environment.close()
 
-    @contextmanager
-    def read(self) -> Iterator[Any]:
-        """A read transaction on the newest commit; keep it short. Raises StoreError in a forked child."""
-        transaction = self._begin_read()
-        try:
-            yield transaction
-        finally:
-            transaction.abort()
-            self._leave()
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's environment, which goes on with it.
 
-    def _begin_read(self) -> Any:
+        Raises StoreError if a transaction was open at the fork: closing it here would end it for the parent.
+        """
+        if self._n_active:
+            raise StoreError(f"{self.folder.parent} was in use when this process was forked: start it by spawn instead")
+        self.close()
+
+    def begin_read(self) -> Any:
+        """A read transaction on the newest commit; end it soon with `end_read`. Raises StoreError in a forked child."""
         while True:
             self._enter()
             transaction = None
@@ -95,6 +105,11 @@ class Environment:
                 if transaction is None:
                     self._leave()
             self._resize(0)  # another process has grown the map: take its size
+
+    def end_read(self, transaction: Any) -> None:
+        """End a read transaction."""
+        transaction.abort()
+        self._leave()
 
     def write(self, apply: Callable[[Any], None], before_commit: Callable[[], None]) -> None:
         """Run `apply` in a write transaction, then `before_commit`, then commit; durable on return.
@@ -127,7 +142,8 @@ class Environment:
     def _resize(self, map_bytes: int) -> None:
         with self._idle:
             self._idle.wait_for(lambda: self._n_active == 0)
-            self._environment.set_mapsize(map_bytes)
+            with lmdb_errors_named(self.folder):
+                self._environment.set_mapsize(map_bytes)
 
     def _enter(self) -> None:
         if os.getpid() != self.pid:
@@ -154,7 +170,7 @@ class _Registry:
         with self._lock:
             environment = self._open.get(path)
             if environment is not None and environment.pid != os.getpid():
-                environment.close()  # the parent's, which goes on with its own
+                environment.abandon()
                 environment = None
             if environment is None:
                 environment = Environment(folder, databases, map_bytes, writable=writable)

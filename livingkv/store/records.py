@@ -21,6 +21,7 @@ _RECORD = struct.Struct("<4sBBHIIQQQQ")
 _SEGMENT_MAGIC = b"LKVSEG\r\n"
 _RECORD_MAGIC = b"LKVR"
 _CHECKSUM_BYTES = 8
+_KNOWN_FLAGS = 1
 
 SEGMENT_HEADER_BYTES = _SEGMENT.size
 RECORD_HEADER_BYTES = _RECORD.size
@@ -135,7 +136,7 @@ def unpack_record_header(data: bytes | memoryview, segment: int, offset: int) ->
     magic, version, record_type, flags, *numbers, check = _RECORD.unpack_from(data)
     if magic != _RECORD_MAGIC or check != checksum(data[: RECORD_HEADER_BYTES - _CHECKSUM_BYTES]):
         raise RecordDamaged(f"{where}: damaged record header", segment=segment, offset=offset)
-    if version > VERSION or flags & ~RecordFlags.ENDS_COMMIT:
+    if version > VERSION or flags & ~_KNOWN_FLAGS:
         raise FormatUnsupported(f"{where}: record format {version}, flags {flags}: update livingkv to read it")
     return RecordHeader(record_type, flags, *numbers)
 

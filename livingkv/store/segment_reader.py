@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -81,29 +80,29 @@ class SegmentReader:
         segment, start, _ = run[0].location
         last = run[-1].location
         try:
-            with self._file(segment) as descriptor:
-                data = self._disk.read(descriptor, last.offset + record_bytes(last.length) - start, start)
+            file = self._borrow(segment)
+            try:
+                data = self._disk.read(file.descriptor, last.offset + record_bytes(last.length) - start, start)
+            finally:
+                with self._lock:
+                    file.n_users -= 1
         except OSError as error:
             message = f"segment {segment} offset {start}: cannot be read ({error.strerror or error})"
             raise RecordDamaged(message, segment=segment, offset=start) from error
         view = memoryview(data)
         return [_payload(view[item.location.offset - start :], item) for item in run]
 
-    @contextmanager
-    def _file(self, number: int) -> Iterator[int]:
-        """Descriptor of a segment, not closed while the block runs. Raises OSError or RecordDamaged."""
+    def _borrow(self, number: int) -> _OpenFile:
+        """A segment's file, not closed before `n_users` is counted down. Raises OSError or RecordDamaged."""
         with self._lock:
             file = self._files.get(number)
             if file is None:
                 file = self._files[number] = self._open(number)
             self._files.move_to_end(number)
             file.n_users += 1
-            self._close_surplus()
-        try:
-            yield file.descriptor
-        finally:
-            with self._lock:
-                file.n_users -= 1
+            if len(self._files) > OPEN_FILES:
+                self._close_surplus()
+        return file
 
     def _open(self, number: int) -> _OpenFile:
         descriptor = self._disk.open_existing(segment_path(self._folder, number), writable=False)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from livingkv.errors import RecordDamaged
 from livingkv.store import items
@@ -34,11 +35,20 @@ class SentencePlace(NamedTuple):
 
 
 class Snapshot:
-    """What one commit says. Rows that fail their check raise RecordDamaged."""
+    """What one commit says; a context manager that ends its transaction. Damaged rows raise RecordDamaged."""
 
     def __init__(self, environment: Environment, transaction: Any) -> None:
+        self._environment = environment
         self._handles = environment.handles
         self._transaction = transaction
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._environment.end_read(self._transaction)
 
     def _get(self, database: bytes, key: bytes) -> bytes | None:
         value = self._transaction.get(key, db=self._handles[database])

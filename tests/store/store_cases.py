@@ -1,0 +1,149 @@
+"""Small stores for the tests: appends made from words, and a model of what the store must then hold (a plain dict).
+
+The model is the reference that random operations and crashes are checked against.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from livingkv.store import Append, Disk, Fingerprint, SentenceRecord, Store
+
+PAGE_TOKENS = 4
+FINGERPRINT = Fingerprint(
+    model="tiny:0123",
+    tokenizer="tiny-bpe:4567",
+    rope="theta=1e6",
+    dtype="bfloat16",
+    quantization="none",
+    codec="int8",
+    page_tokens=PAGE_TOKENS,
+)
+WORDS = ["alpha", "beta ", "Zürich\n", "日本語。", "🙂", "\r\n", "e\u0301", " ", "the quick brown fox. ", "x" * 50]
+
+
+@dataclass
+class SessionModel:
+    """What one session must hold."""
+
+    session_id: int
+    name: str
+    ids: list[int] = field(default_factory=list)
+    text: bytes = b""
+    sentences: list[tuple[SentenceRecord, str, bytes]] = field(default_factory=list)
+    pages: list[bytes] = field(default_factory=list)
+    tail: bytes = b""
+    n_turns: int = 0
+
+    def applied(self, append: Append) -> SessionModel:
+        """The session after an append."""
+        sentences = [(span, append.source, self._bytes(append, span)) for span in append.sentences]
+        return replace(
+            self,
+            ids=self.ids + append.token_ids.tolist(),
+            text=self.text + append.text,
+            sentences=self.sentences + sentences,
+            pages=self.pages + list(append.pages),
+            tail=append.tail,
+            n_turns=self.n_turns + append.ends_turn,
+        )
+
+    def _bytes(self, append: Append, span: SentenceRecord) -> bytes:
+        return append.text[span.byte_lo - len(self.text) : span.byte_hi - len(self.text)]
+
+
+def make_append(
+    model: SessionModel, rng: random.Random, *, n_tokens: int | None = None, page_bytes: int = 50, source: str = "book"
+) -> Append:
+    """A random append that continues the session rightly."""
+    n_tokens = rng.choice([0, 1, 3, 5, 9, 17]) if n_tokens is None else n_tokens
+    n_sentences = rng.randrange(4) if n_tokens else 0
+    texts = ["".join(rng.choices(WORDS, k=rng.randint(1, 6))).encode() for _ in range(n_sentences)]
+    first_token, byte = len(model.ids), len(model.text)
+    sentences = []
+    for number, text in enumerate(texts):
+        lo = first_token + n_tokens * number // n_sentences
+        hi = first_token + n_tokens * (number + 1) // n_sentences
+        sentences.append(SentenceRecord(byte, byte + len(text), lo, hi))
+        byte += len(text)
+    n_pages = (first_token + n_tokens) // PAGE_TOKENS - len(model.pages)
+    n_tail = (first_token + n_tokens) % PAGE_TOKENS
+    return Append(
+        session_id=model.session_id,
+        first_token=first_token,
+        token_ids=np.array(rng.choices(range(151_000), k=n_tokens), dtype=np.int32),
+        text=b"".join(texts),
+        sentences=tuple(sentences),
+        source=source,
+        role=rng.choice(("document", "user", "assistant", "template")),
+        pages=tuple(rng.randbytes(page_bytes) for _ in range(n_pages)),
+        tail=rng.randbytes(n_tail * page_bytes),
+        end_of_source=rng.random() < 0.3,
+        source_digest=f"digest-{source}",
+        ends_turn=rng.random() < 0.3,
+    )
+
+
+def new_store(path: Path, *, disk: Disk | None = None, segment_bytes: int = 1 << 20) -> Store:
+    """A new store, or one whose making broke off."""
+    return Store.open(
+        path, mode="write", fingerprint=FINGERPRINT, create=True, segment_bytes=segment_bytes, catalog_bytes=1 << 24,
+        disk=disk,
+    )  # fmt: skip
+
+
+def write_store(path: Path, *, disk: Disk | None = None, segment_bytes: int = 1 << 20) -> Store:
+    """An existing store, for writing."""
+    return Store.open(path, mode="write", segment_bytes=segment_bytes, catalog_bytes=1 << 24, disk=disk)
+
+
+def read_store(path: Path, *, disk: Disk | None = None) -> Store:
+    """An existing store, for reading."""
+    return Store.open(path, mode="read", catalog_bytes=1 << 24, disk=disk)
+
+
+def filled_store(path: Path, *, n_appends: int = 6, segment_bytes: int = 1 << 20) -> SessionModel:
+    """A closed store with one session of `n_appends` appends; what it holds."""
+    rng = random.Random(7)
+    with new_store(path, segment_bytes=segment_bytes) as store:
+        model = SessionModel(store.create_session("main").session_id, "main")
+        for _ in range(n_appends):
+            append = make_append(model, rng, n_tokens=9)
+            store.append(append)
+            model = model.applied(append)
+    return model
+
+
+def assert_session(store: Store, model: SessionModel) -> None:
+    """The store's session is the model's, byte for byte."""
+    row = store.session(model.name)
+    counted = (row.session_id, row.n_tokens, row.n_sealed_tokens, row.n_bytes, row.n_sentences, row.n_turns)
+    assert counted == (
+        model.session_id,
+        len(model.ids),
+        len(model.pages) * PAGE_TOKENS,
+        len(model.text),
+        len(model.sentences),
+        model.n_turns,
+    )
+    assert store.token_ids(model.session_id, 0, len(model.ids)).tolist() == model.ids
+    assert store.text(model.session_id) == model.text
+    assert store.read_pages(model.session_id, range(len(model.pages))) == model.pages
+    assert store.read_tail(model.session_id) == (len(model.pages) * PAGE_TOKENS, model.tail)
+    own = [sentence for sentence in store.sentences_after(None, 1 << 30) if sentence.session_id == model.session_id]
+    found = [
+        (SentenceRecord(each.byte_lo, each.byte_hi, each.token_lo, each.token_hi), each.source, each.raw)
+        for each in own
+    ]
+    assert found == model.sentences
+
+
+def assert_whole(store: Store) -> None:
+    """`check` finds nothing, and the parts of `stats` add up."""
+    assert store.check().problems == ()
+    stats = store.stats()
+    assert sum(stats.bytes_by_part.values()) == stats.size_bytes
