@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(model_app, name="model")
 
-Store = Annotated[str, typer.Argument(metavar="STORE", help="The store: a folder.", show_default=False)]
+StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The store: a folder.", show_default=False)]
 Session = Annotated[str, typer.Option("--session", "-s", metavar="NAME", help="The session.")]
 OneSession = Annotated[
     str | None, typer.Option("--session", "-s", metavar="NAME", help="Search this session only.", show_default=False)
@@ -78,7 +78,7 @@ def root(
 
 @app.command()
 def ingest(
-    store: Store,
+    store: StorePath,
     sources: Annotated[
         list[str],
         typer.Argument(metavar="FILE...", help="Files, folders, or - for standard input.", show_default=False),
@@ -113,7 +113,7 @@ def ingest(
 
 @app.command()
 def ask(
-    store: Store,
+    store: StorePath,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.", show_default=False)],
     session: OneSession = None,
     mode: Annotated[AskMode, typer.Option(help="How to answer: see below.")] = "auto",
@@ -154,7 +154,7 @@ def ask(
 
 @app.command()
 def chat(
-    store: Store,
+    store: StorePath,
     session: Session = "default",
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest reply, in tokens.")] = 256,
     model: Model = None,
@@ -179,7 +179,7 @@ def chat(
 
 
 @app.command()
-def sessions(store: Store, as_json: Json = False, debug: Debug = False) -> None:
+def sessions(store: StorePath, as_json: Json = False, debug: Debug = False) -> None:
     """List the sessions of a store. Needs no model.
 
     \b
@@ -188,10 +188,12 @@ def sessions(store: Store, as_json: Json = False, debug: Debug = False) -> None:
       livingkv sessions notes.lkv --json
     """
     from livingkv.cli_render import print_json, print_sessions
+    from livingkv.describing import session_info
     from livingkv.results import to_json
+    from livingkv.store import Store
 
-    with open_memory(store, read_only=True) as memory:
-        found = memory.sessions()
+    with Store.open(store, mode="read") as opened:
+        found = [session_info(row) for row in opened.sessions()]
     if as_json:
         print_json(to_json(found))
     else:
@@ -199,7 +201,7 @@ def sessions(store: Store, as_json: Json = False, debug: Debug = False) -> None:
 
 
 @app.command()
-def stats(store: Store, as_json: Json = False, debug: Debug = False) -> None:
+def stats(store: StorePath, as_json: Json = False, debug: Debug = False) -> None:
     """Show the size and shape of a store. Needs no model.
 
     \b
@@ -208,10 +210,12 @@ def stats(store: Store, as_json: Json = False, debug: Debug = False) -> None:
       livingkv stats notes.lkv --json
     """
     from livingkv.cli_render import print_json, print_stats
+    from livingkv.describing import store_stats
     from livingkv.results import to_json
+    from livingkv.store import Store
 
-    with open_memory(store, read_only=True) as memory:
-        found = memory.stats()
+    with Store.open(store, mode="read") as opened:
+        found = store_stats(opened)
     if as_json:
         print_json(to_json(found))
     else:
@@ -219,7 +223,7 @@ def stats(store: Store, as_json: Json = False, debug: Debug = False) -> None:
 
 
 @app.command()
-def check(store: Store, as_json: Json = False, debug: Debug = False) -> int:
+def check(store: StorePath, as_json: Json = False, debug: Debug = False) -> int:
     """Read everything that is stored and verify every checksum. Needs no model.
 
     Exit codes: 0 whole, 1 something is wrong.
@@ -232,13 +236,15 @@ def check(store: Store, as_json: Json = False, debug: Debug = False) -> int:
     from livingkv.cli_progress import waiting
     from livingkv.cli_render import print_check, print_json
     from livingkv.results import to_json
+    from livingkv.store import Store
 
-    with waiting("checking"), open_memory(store, read_only=True) as memory:
-        report = memory.check()
+    with waiting("checking"), Store.open(store, mode="read") as opened:
+        report = opened.check()
     if as_json:
         print_json({**to_json(report), "ok": report.ok})
     else:
         print_check(report)
     if not report.ok:
-        say(f"livingkv: {len(report.problems)} problems in {store}; a damaged page is rebuilt when it is asked for")
+        n = len(report.problems)
+        say(f"livingkv: {n} problem{'' if n == 1 else 's'} in {store}; damaged pages are rebuilt from the stored text")
     return ExitCode.OK if report.ok else ExitCode.FAILED

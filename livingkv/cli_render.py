@@ -19,7 +19,7 @@ from rich.text import Text
 
 from livingkv.results import Answer, CheckReport, Evidence, Ingested, SessionInfo, Stats, Turn, to_json
 
-LOW_CONFIDENCE = "LOW CONFIDENCE: the store does not seem to hold the answer."
+LOW_CONFIDENCE = "LOW CONFIDENCE"
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _UNBOUNDED_WIDTH = 100_000
@@ -165,7 +165,7 @@ def print_check(report: CheckReport) -> None:
         {
             "store": report.path,
             "checked": f"{report.n_pages:,} pages, {report.n_records:,} records, {report.n_sentences:,} sentences",
-            "result": "whole" if report.ok else f"{len(report.problems)} problems",
+            "result": "whole" if report.ok else f"not whole, {len(report.problems)} found",
         }
     )
     console = OutputConsole()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from livingkv.errors import QuestionError, SourceError, StoreNotFound
-from livingkv.results import Answer, CheckReport, Evidence, Ingested, Mode, SessionInfo, Stats, Timings, Turn
+from livingkv.results import Answer, Evidence, Ingested, Mode, Timings, Turn
 from livingkv.settings import Settings
 
 
@@ -110,29 +110,6 @@ class Memory:
         self.keep(session, [*self.lines(session), ["chat", message]])
         turn = len(self.lines(session))
         return Turn(reply, "resume", True, 0.9, (), 10, 5, 5, Timings(total=12), turn=turn)
-
-    def sessions(self) -> list[SessionInfo]:
-        """One entry a file."""
-        names = sorted(file.stem for file in self.path.glob("*.json"))
-        return [SessionInfo(name, n, 1234, 5000, 7, 2, 1e9, 1e9 + n, ("a.txt",)) for n, name in enumerate(names)]
-
-    def session(self, name: str) -> SessionInfo:
-        """The entry of that name."""
-        return next(info for info in self.sessions() if info.name == name)
-
-    def stats(self) -> Stats:
-        """Made-up sizes."""
-        parts = {"catalog": 4096, "segments": 10 << 20}
-        return Stats(str(self.path), "tiny", "int8", 1, 1234, 7, 19, (10 << 20) + 4096, parts, 6400.0, 12288)
-
-    def check(self) -> CheckReport:
-        """Whole, unless there is a file named damaged."""
-        problems = ("page 3 of session default: checksum",) if (self.path / "damaged").exists() else ()
-        return CheckReport(str(self.path), 19, 4, 7, problems)
-
-    def text(self, session: str) -> bytes:
-        """The texts of the session, joined."""
-        return "".join(text for _, text in self.lines(session)).encode()
 
     def lines(self, session: str) -> list[list[str]]:
         """Source and text of everything in the session."""

@@ -6,16 +6,17 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from livingkv.cli_process import ExitCode
+from tests.cli.small_store import make_small_store
 
 ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "-m", "tests.cli.fake_memory"]
@@ -52,7 +53,7 @@ def test_file_names_that_are_not_utf8_still_make_json(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+    make_small_store(tmp_path / "store")
     process = subprocess.Popen(
         [*FAKE, "stats", str(tmp_path / "store")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=ENVIRONMENT,
@@ -66,7 +67,7 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+    make_small_store(tmp_path / "store")
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [*FAKE, "stats", str(tmp_path / "store"), "--json"],
@@ -120,15 +121,15 @@ def test_chat_at_a_terminal(tmp_path: Path, json_lines: bool) -> None:
 
 def test_light_verbs_start_fast_and_load_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys, tests.cli.fake_memory as fake; sys.modules['livingkv.memory'] = fake.fake_module()\n"
-        "from livingkv.cli import app; from livingkv.cli_process import run; import typer\n"
+        "import sys, typer; from livingkv.cli import app; from livingkv.cli_process import run\n"
         "code = run(typer.main.get_group(app), sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
     )
-    (tmp_path / "store").mkdir()
+    make_small_store(tmp_path / "store")
     for argv in (["--help"], ["sessions", str(tmp_path / "store")], ["stats", str(tmp_path / "store")]):
         took = []
         for _ in range(3):
-            start = time.perf_counter()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, "-c", code, *argv], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-            took.append(time.perf_counter() - start)
-        assert min(took) < 0.5, argv
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert min(took) < 0.5, argv  # of processor time: a busy machine is no fault
