@@ -89,12 +89,19 @@ class Home:
         engine = self.engine()
         if self._store is None:
             require_codec(engine)
-            labels = engine.labels()
+            labels = {**engine.labels(), "model": self._model_label(engine)}
             self._store = Store.open(
                 self.path, mode="write", fingerprint=engine.fingerprint(), create=True, labels=labels
             )
             self._closing.callback(self._store.close)
         return self._store
+
+    def _model_label(self, engine: Engine) -> str:
+        """How the model is found again later: as it was asked for, a path made absolute."""
+        if not isinstance(self._model, str):
+            return engine.model.name
+        path = Path(self._model)
+        return str(path.resolve()) if path.exists() else self._model
 
     def engine(self) -> Engine:
         """The model, loaded now if need be, and checked against the store. Raises ModelError or FingerprintMismatch."""

@@ -74,25 +74,33 @@ class Runner:
     def read(self, token_ids: Tensor, state: AttentionState) -> None:
         """Run `token_ids` (int64 [tokens] or [batch, tokens]) through the network for their KV alone; no logits."""
         for part in self._parts(token_ids, state):
-            self._pass(part, state, keep=None)
-
-    @torch.inference_mode()
-    def logits(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] = "last") -> Tensor:
-        """Like `read`, and the logits in fp32: [batch, 1 or tokens, vocabulary]."""
-        rows: list[Tensor] = []
-        for part in self._parts(token_ids, state):
-            rows.append(self._pass(part, state, keep=keep))
-        return torch.cat(rows, 1) if keep == "all" else rows[-1]
+            self._pass(part, state)
 
     @torch.inference_mode()
     def hidden(self, token_ids: Tensor, state: AttentionState) -> Tensor:
         """Like `read`, and the last hidden states [batch, tokens, hidden]."""
-        return torch.cat([self._pass(part, state, keep=None) for part in self._parts(token_ids, state)], 1)
+        return torch.cat([self._pass(part, state) for part in self._parts(token_ids, state)], 1)
+
+    @torch.inference_mode()
+    def logits(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] = "last") -> Tensor:
+        """Like `read`, and the logits in fp32: [batch, 1 or tokens, vocabulary]."""
+        if keep == "all":
+            return self.head(self.hidden(token_ids, state))
+        last = None
+        for part in self._parts(token_ids, state):
+            last = self._pass(part, state)[:, -1:].clone(memory_format=torch.contiguous_format)
+        assert last is not None, "there are tokens to read"
+        return self.head(last)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits in fp32 of last hidden states [..., hidden]."""
-        return self._network.get_output_embeddings()(hidden).float()  # type: ignore[no-any-return]
+        """Logits in fp32 of last hidden states [..., hidden], scaled as the model scales them."""
+        config = self._network.config
+        # flattened: one row with a wide batch stride takes a slow path of PyTorch, 740 ms instead of 10 for 150,000 words
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        logits: Tensor = self._network.get_output_embeddings()(rows).float().view(*hidden.shape[:-1], -1)
+        factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+        return logits if factor == 1.0 else logits * factor
 
     def generate(self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int) -> Iterator[int]:
         """Token ids one by one, the first picked from `logits` [1, 1, vocabulary]; ends before a stop token or after
@@ -113,20 +121,16 @@ class Runner:
             done += part.shape[1]
             yield part
 
-    def _pass(self, token_ids: Tensor, state: AttentionState, keep: Literal["last", "all"] | None) -> Tensor:
-        """Logits for `keep`, the last hidden states when it is None."""
+    def _pass(self, token_ids: Tensor, state: AttentionState) -> Tensor:
+        """One forward pass: the last hidden states [batch, tokens, hidden]."""
         n = token_ids.shape[1]
         state.begin(n)
-        inputs: dict[str, Any] = {
-            "input_ids": token_ids,
-            "position_ids": torch.arange(n, device=token_ids.device)[None],
-            "use_cache": False,
-            "livingkv_state": state,
-        }
-        if keep is None:
-            out: Tensor = self._base(**inputs).last_hidden_state
-        else:
-            out = self._network(**inputs, logits_to_keep=1 if keep == "last" else 0).logits.float()
+        hidden: Tensor = self._base(
+            input_ids=token_ids,
+            position_ids=torch.arange(n, device=token_ids.device)[None],
+            use_cache=False,
+            livingkv_state=state,
+        ).last_hidden_state
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
-        return out
+        return hidden
