@@ -1,0 +1,168 @@
+"""Speed side by side in one run: windowed ingest against plain Hugging Face, and restore against reading again.
+
+    python experiments/004_speed/run.py [--restore-tokens 16384] [--rounds 3]
+
+Part 1, ingest: tokens/s of livingkv reading new text with a hot window of 4,096 tokens already full (pages sealed,
+coded to 8 bits and committed to disk), against Hugging Face (DynamicCache, sdpa, bf16, blocks of 512, no logits)
+reading the same tokens behind the same 4,096. Rounds alternate; the ratio is taken round by round, its median is
+quoted.
+
+Part 2, restore: time to the first answer token of (a) Hugging Face reading a session of N tokens from its
+beginning, then the question, against (b) livingkv opening the store of that session, restoring its hot window and
+reading the question (mode resume), and (c) the same with recall from all of it (mode kv). The model is loaded
+already on both sides.
+"""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM, DynamicCache
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
+
+from experiments.haystack import shuffled_filler  # noqa: E402
+from experiments.provenance import circumstances, write_json  # noqa: E402
+from livingkv import Memory, Settings  # noqa: E402
+from livingkv.model_sources import find_model  # noqa: E402
+from livingkv.models import LoadedModel, load_model  # noqa: E402
+
+BLOCK = 512
+RESULT = Path(__file__).with_name("result.json")
+WINDOW = 4096
+QUESTION = "Summarise the last point in one word."
+
+
+class PlainHuggingFace:
+    """The baseline: the same weights in bf16, a growing DynamicCache, sdpa attention."""
+
+    def __init__(self, folder: Path) -> None:
+        self._network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
+        self._cache_name = (
+            "cache" if "cache" in self._network.forward.__wrapped__.__code__.co_varnames else "past_key_values"
+        )
+
+    @torch.inference_mode()
+    def read(self, ids: torch.Tensor, cache: DynamicCache) -> None:
+        """Prefill in blocks, without logits."""
+        for part in torch.split(ids, BLOCK):
+            self._network.model(part[None], use_cache=True, **{self._cache_name: cache})
+
+    def seconds_behind(self, ids: torch.Tensor, cache: DynamicCache) -> float:
+        """Time to read `ids` block by block, each behind the cache as it was given: a window that does not grow."""
+        length, total = cache.get_seq_length(), 0.0
+        for part in torch.split(ids, BLOCK):
+            started = time.perf_counter()
+            self.read(part, cache)
+            total += time.perf_counter() - started
+            cache.crop(length)
+        return total
+
+    @torch.inference_mode()
+    def first_token(self, ids: torch.Tensor, cache: DynamicCache) -> int:
+        """Prefill the question and pick the first token."""
+        out = self._network(ids[None], use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
+        return int(out.logits[0, -1].argmax())
+
+
+def text_of(model: LoadedModel, n_tokens: int, seed: int) -> str:
+    """Distinct prose of about `n_tokens` tokens."""
+    rows, total = [], 0
+    for sentence in islice(shuffled_filler(seed), n_tokens):
+        rows.append(sentence)
+        total += len(model.tokenizer(sentence, add_special_tokens=False)["input_ids"])
+        if total >= n_tokens:
+            break
+    return " ".join(rows)
+
+
+def ingest_part(model: LoadedModel, plain: PlainHuggingFace, rounds: int, folder: Path) -> dict[str, Any]:
+    """Alternate: 2,048 new tokens behind a full window."""
+    rows = []
+    with Memory.open(folder / "ingest", model=model, settings=Settings(window_tokens=WINDOW)) as memory:
+        memory.ingest("warm", text=text_of(model, WINDOW + 1024, 1).encode())
+        base = torch.tensor(model.tokenizer(text_of(model, WINDOW + 1024, 1))["input_ids"][:WINDOW])
+        for index in range(rounds):
+            text = text_of(model, 2048, 10 + index)
+            ids = torch.tensor(model.tokenizer(text)["input_ids"])
+            done = memory.ingest(f"round {index}", text=text.encode())
+            cache = DynamicCache()
+            plain.read(base, cache)
+            theirs = len(ids) / plain.seconds_behind(ids, cache)
+            ours = done.n_tokens / done.seconds
+            rows.append({"livingkv_tokens_per_s": ours, "hugging_face_tokens_per_s": theirs, "ratio": ours / theirs})
+    return {"window": WINDOW, "rounds": rows, "median_ratio": statistics.median(row["ratio"] for row in rows)}
+
+
+def restore_part(
+    model: LoadedModel, plain: PlainHuggingFace, n_tokens: int, rounds: int, folder: Path
+) -> dict[str, Any]:
+    """Cold reading of a whole session against opening its store."""
+    text = text_of(model, n_tokens, 2)
+    with Memory.open(folder / "restore", model=model) as memory:
+        stored = memory.ingest("session", text=text.encode()).n_tokens
+    ids = torch.tensor(model.tokenizer(text)["input_ids"])
+    question = torch.tensor(model.tokenizer(QUESTION)["input_ids"])
+    cache = DynamicCache()
+    started = time.perf_counter()
+    plain.read(ids, cache)
+    plain.first_token(question, cache)
+    cold = time.perf_counter() - started
+    rows: dict[str, list[float]] = {"resume": [], "kv": []}
+    for _ in range(rounds):
+        for mode, seconds in rows.items():
+            seconds.append(first_token_seconds(folder / "restore", model, mode))
+    medians = {mode: statistics.median(seconds) for mode, seconds in rows.items()}
+    return {
+        "n_tokens": stored,
+        "cold_seconds": cold,
+        "restore_seconds": rows,
+        "median_seconds": medians,
+        "ratio": {mode: cold / seconds for mode, seconds in medians.items()},
+    }
+
+
+def first_token_seconds(store: Path, model: LoadedModel, mode: Any) -> float:
+    """Open the store, recall or restore, read the question: until the first token."""
+    question = "Which word describes the returned value?" if mode == "kv" else QUESTION
+    started = time.perf_counter()
+    with Memory.open(store, model=model, read_only=True) as memory:
+        opened = time.perf_counter() - started
+        answer = memory.ask(question, mode=mode, max_tokens=1, session="default")
+    first = answer.timings_ms.first_token or answer.timings_ms.total
+    return opened + first / 1000.0
+
+
+def main(
+    restore_tokens: Annotated[int, typer.Option(help="Length of the restored session.")] = 16384,
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    model: Annotated[str | None, typer.Option(help="A model spec.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the raw result goes.")] = RESULT,
+) -> None:
+    """Run both parts and write the raw result."""
+    loaded = load_model(model)
+    plain = PlainHuggingFace(find_model(model, None).folder)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result = {
+            "circumstances": circumstances(),
+            "model": loaded.name,
+            "n_threads": torch.get_num_threads(),
+            "ingest": ingest_part(loaded, plain, rounds, folder),
+            "restore": restore_part(loaded, plain, restore_tokens, rounds, folder),
+        }
+    write_json(out, result)
+
+
+if __name__ == "__main__":
+    typer.run(main)
