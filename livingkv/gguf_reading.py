@@ -24,7 +24,7 @@ from livingkv.model_loading import first_line
 from livingkv.model_refusal import refuse_unsupported
 
 _STEPS = 5
-_CONTROL_TOKEN = 3  # token type in GGUF's tokenizer.ggml.token_type
+_CONTROL_TOKEN, _USER_TOKEN = 3, 4  # token types of GGUF's tokenizer.ggml.token_type
 _ROUND_TRIPS = (
     "The quick brown fox, 1234567 times; isn't it?",
     "def f(x: int) -> str:\n\treturn f'{x:>10}'  # \\ two  spaces\r\n\n\n",
@@ -55,6 +55,7 @@ def read_gguf(gguf: Path, target: Path, sha256: str) -> None:
     _write_weights(network, target, sha256)
     _report(done=4, total=_STEPS)
     config.tie_word_embeddings = all(tensor.name != "output.weight" for tensor in reader.tensors)
+    config.eos_token_id, config.bos_token_id = tokenizer.eos_token_id, tokenizer.bos_token_id
     config.architectures = [type(network).__name__]
     config.dtype = torch.bfloat16
     config.save_pretrained(target)
@@ -132,16 +133,34 @@ def _read_tokenizer(gguf: Path, reader: Any) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    _mend_special_tokens(tokenizer, reader, gguf.name)
     for text in _ROUND_TRIPS:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if tokenizer.decode(ids, clean_up_tokenization_spaces=False) != text:
             raise UnsupportedModel(f"{gguf.name}: its tokenizer does not give text back exactly ({text[:24]!r}...)")
-    types = _field(reader, "tokenizer.ggml.token_type") or []
-    pieces = _field(reader, "tokenizer.ggml.tokens") or []
-    for index in [index for index, kind in enumerate(types) if kind == _CONTROL_TOKEN][:64]:
-        if tokenizer(pieces[index], add_special_tokens=False)["input_ids"] != [index]:
-            raise UnsupportedModel(f"{gguf.name}: its special token {pieces[index]!r} was lost by the conversion")
     return tokenizer
+
+
+def _mend_special_tokens(tokenizer: Any, reader: Any, name: str) -> None:
+    """Special tokens as the file lists them: some versions of transformers lose all but the first and the end's id."""
+    from tokenizers import AddedToken
+
+    pieces: list[str] = _field(reader, "tokenizer.ggml.tokens") or []
+    types: list[int] = _field(reader, "tokenizer.ggml.token_type") or []
+    listed = [(index, kind) for index, kind in enumerate(types) if kind in (_CONTROL_TOKEN, _USER_TOKEN)]
+
+    def is_lost(index: int) -> bool:
+        return bool(tokenizer(pieces[index], add_special_tokens=False)["input_ids"] != [index])
+
+    lost = [(index, kind) for index, kind in listed if is_lost(index)]
+    tokenizer.add_tokens([AddedToken(pieces[i], special=kind == _CONTROL_TOKEN, normalized=False) for i, kind in lost])
+    for index, _ in lost:
+        if is_lost(index):
+            raise UnsupportedModel(f"{name}: its special token {pieces[index]!r} was lost by the conversion")
+    for role, key in (("bos_token", "bos"), ("eos_token", "eos"), ("pad_token", "padding")):
+        index = _field(reader, f"tokenizer.ggml.{key}_token_id")
+        if index is not None and int(index) < len(pieces):
+            setattr(tokenizer, role, pieces[int(index)])
 
 
 def _read_network(gguf: Path, config: Any) -> Any:
