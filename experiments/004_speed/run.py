@@ -48,9 +48,8 @@ class PlainHuggingFace:
 
     def __init__(self, folder: Path) -> None:
         self._network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
-        self._cache_name = (
-            "cache" if "cache" in self._network.forward.__wrapped__.__code__.co_varnames else "past_key_values"
-        )
+        names = inspect.signature(self._network.model.forward).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
 
     @torch.inference_mode()
     def read(self, ids: torch.Tensor, cache: DynamicCache) -> None:
@@ -65,7 +64,7 @@ class PlainHuggingFace:
             started = time.perf_counter()
             self.read(part, cache)
             total += time.perf_counter() - started
-            cache.crop(length)
+            cache.crop(length - cache.get_seq_length())  # negative: tokens to remove, in every version
         return total
 
     @torch.inference_mode()
