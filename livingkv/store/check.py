@@ -27,8 +27,11 @@ def check_store(
 ) -> CheckReport:
     """See Store.check."""
     facts = _Facts(fingerprint.page_tokens)
-    with catalog.read() as snapshot:
-        facts.gather(snapshot)
+    try:
+        with catalog.read() as snapshot:
+            facts.gather(snapshot)
+    except RecordDamaged as error:
+        facts.problems.append(str(error))
     facts.check_tails(reading)
     facts.check_records(reader)
     segments = SegmentCheck(disk, root, facts.segments, facts.known_records())

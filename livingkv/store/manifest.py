@@ -58,7 +58,7 @@ class Manifest:
             store_id = bytes.fromhex(values.get("store_id", ""))
         if len(store_id) != 16:
             raise RecordDamaged(f"{what} is damaged: store_id is not 32 hex digits")
-        labels = values.get("labels")
+        labels = values.get("labels", {})
         if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
             raise RecordDamaged(f"{what} is damaged: labels are not an object of strings")
         return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), (), values["format"], labels)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import lmdb
+
 from livingkv.errors import RecordDamaged
 from livingkv.store import items
 from livingkv.store.environment import Environment
@@ -49,6 +51,8 @@ class Snapshot:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._environment.end_read(self._transaction)
+        if isinstance(error, lmdb.Error):
+            raise RecordDamaged(f"the catalog {self._environment.folder} cannot be read ({error})") from error
 
     def _get(self, database: bytes, key: bytes) -> bytes | None:
         value = self._transaction.get(key, db=self._handles[database])

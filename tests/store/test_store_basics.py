@@ -255,6 +255,14 @@ def test_somebody_elses_folder_is_refused(folder: Path) -> None:
         read_store(folder / "thesis.txt")
 
 
+def test_labels_are_kept_and_never_compared(folder: Path) -> None:
+    for labels, expected in (({"model": "tiny"}, {"model": "tiny"}), ({"model": "other"}, {"model": "tiny"})):
+        with Store.open(
+            folder / "store", mode="write", create=True, fingerprint=FINGERPRINT, catalog_bytes=1 << 24, labels=labels
+        ) as store:
+            assert store.labels == expected
+
+
 def test_an_empty_folder_becomes_a_store(folder: Path) -> None:
     (folder / "index").mkdir()
     new_store(folder).close()

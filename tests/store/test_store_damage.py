@@ -14,6 +14,7 @@ from xxhash import xxh3_64_digest as checksum_digest
 
 from livingkv.errors import FormatUnsupported, LivingKVError, PageDamaged, RecordDamaged, StoreNotFound
 from livingkv.store import Store
+from livingkv.store.snapshot import Snapshot
 from tests.store.store_cases import (
     FINGERPRINT,
     SessionModel,
@@ -213,6 +214,21 @@ def test_a_damaged_catalog_row_is_named(folder: Path) -> None:
     with read_store(folder / "store") as store:
         assert_session(store, model)
         assert_whole(store)
+
+
+def test_a_catalog_that_lmdb_cannot_read_is_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled_store(folder / "store")
+
+    def fail(*_: object) -> None:
+        raise lmdb.CorruptedError("mdb_get")
+
+    with read_store(folder / "store") as store:
+        monkeypatch.setattr(Snapshot, "session_id", fail)
+        monkeypatch.setattr(Snapshot, "segments", fail)
+        with pytest.raises(RecordDamaged, match="cannot be read") as caught:
+            store.session("main")
+        assert isinstance(caught.value.__cause__, lmdb.Error)
+        assert any("cannot be read" in problem for problem in store.check().problems)
 
 
 @pytest.mark.parametrize(

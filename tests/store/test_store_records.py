@@ -203,3 +203,23 @@ def test_every_flipped_bit_of_a_catalog_value_is_noticed(key: bytes, body: bytes
     value[bit // 8] ^= 1 << bit % 8
     with pytest.raises(RecordDamaged, match="pages"):
         catalog_items.unseal(key, bytes(value), "pages")
+
+
+def test_the_bytes_are_those_of_the_format_page() -> None:
+    """FORMAT.md, sections 4 and 5, taken literally: a change here is a change of the format."""
+    header, payload, padding = pack_record(RecordType.CHUNK, RecordFlags.ENDS_COMMIT, 7, 8, 9, b"payload")
+    assert header[:32] == b"LKVR" + bytes([1, 2, 1, 0, 7, 0, 0, 0, 7, 0, 0, 0, 8, *bytes(7), 9, *bytes(7)])
+    assert header[32:40] == checksum_digest(b"payload")[::-1]
+    assert header[40:] == checksum_digest(header[:40])[::-1]
+    assert len(header + payload + padding) == 56
+    segment = pack_segment_header(SegmentHeader(SegmentKind.PAGES, 3, bytes(range(16)), 5))
+    assert segment[:40] == b"LKVSEG\r\n" + bytes([1, 0, 2, 0, 3, 0, 0, 0, *range(16), 5, *bytes(7)])
+    assert segment[40:] == bytes(16) + checksum_digest(segment[:56])[::-1]
+    append = replace(PLAIN, token_ids=np.array([1, 258], dtype=np.int32), text=b"ab", source="s", source_digest="d")
+    append = replace(append, sentences=(SentenceRecord(4, 6, 3, 5),), end_of_source=True)
+    packed = pack_chunk(append, ChunkPlace(3, 4, 5, 6)).payload
+    numbers = b"".join(value.to_bytes(8, "little") for value in (3, 4, 5, 6))
+    counts = b"".join(value.to_bytes(4, "little") for value in (2, 2, 1, 0))
+    parts = b"".join(value.to_bytes(4, "little") for value in (1, 1, 6, 4, 2))
+    assert packed[:80] == numbers + counts + bytes([1, 1, 2, 0]) + parts + bytes(8)
+    assert packed[80:] == b"sd" + bytes([2, 0, 0, 0, 2, 0]) + bytes([1, 2, 0, 1]) + b"ab"
