@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from livingkv.index import coverage
+from livingkv.index.analysis import question_terms, terms
 from livingkv.passages import Judged
 from livingkv.results import Mode
 
@@ -68,3 +68,13 @@ def judge_words(question: str, hits: Sequence[Judged]) -> Verdict:
     share = coverage(question, hits[0].sentence.text)
     reason = f"no model was asked: the best sentence holds {share:.0%} of the question's telling words"
     return Verdict(share, 1, "extract", reason)
+
+
+def coverage(question: str, text: str) -> float:
+    """The share of the question's term weights that `text` holds, 0..1. Question words weigh little."""
+    weights = question_terms(question)
+    total = sum(weights.values())
+    if not total:
+        return 0.0
+    held = set(terms(text))
+    return sum(weight for term, weight in weights.items() if term in held) / total
