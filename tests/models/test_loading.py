@@ -1,4 +1,4 @@
-"""Loading a model folder: the same network as in memory, in the type that was asked for, silently; bad folders are named."""
+"""Loading a model folder: the same network as in memory, in the asked type, silently; bad folders are named."""
 
 from __future__ import annotations
 

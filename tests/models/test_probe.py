@@ -146,6 +146,6 @@ def test_nothing_is_left_behind_even_by_a_failure() -> None:
 
 
 def test_a_tokenizer_larger_than_the_network_is_refused() -> None:
-    ends = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": 1}
+    ends: dict[str, Any] = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": 1}
     with pytest.raises(UnsupportedModel, match="tokens, its network 256"):
         from_network(tiny_network("llama", vocab_size=256, **ends), tiny_tokenizer())

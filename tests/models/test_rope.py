@@ -52,7 +52,7 @@ def test_the_text_names_every_setting_and_is_stable() -> None:
 
 def test_rounded_frequencies_are_refused() -> None:
     network = tiny_network("qwen2").to(torch.bfloat16)
-    with pytest.raises(UnsupportedModel, match="rounded to torch.bfloat16"):
+    with pytest.raises(UnsupportedModel, match=r"rounded to torch\.bfloat16"):
         read_rope(network.model.rotary_emb)
 
 
