@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Literal
 
 from livingkv.errors import EmbedderMismatch, IndexDamaged, IndexFault
-from livingkv.index.analysis import question_terms
+from livingkv.index.analysis import question_terms, terms
 from livingkv.index.bm25 import idf
 from livingkv.index.durable import DurableIndex
 from livingkv.index.embedders import Embedder
@@ -150,9 +150,22 @@ class Index:
         if self.mode == "read":
             self._follow_writer()
         depth = max(limit, _LEAST_DEPTH)
-        lexical = self._search_terms(question, depth, session_ids)
+        lexical, share = self._search_terms(question, depth, session_ids)
         semantic = self._search_vectors(question, depth, session_ids)
-        return fuse(lexical, semantic, limit=limit)
+        return fuse(lexical, semantic, lexical_share=share, limit=limit)
+
+    def coverage(self, question: str, texts: Sequence[str]) -> list[float]:
+        """For each text the share of the question's terms that it holds, 0..1, rare terms counting by their idf."""
+        lexical, pending = self._durable.lexical, self._pending.table
+        n_durable = self._durable.state.n_sentences + 1
+        weights = question_terms(question)
+        for term in weights:
+            n_with = min(lexical.n_with_term(term), n_durable) + pending.n_with_term(term)
+            weights[term] *= idf(n_durable + len(pending), n_with)
+        total = sum(weights.values())
+        if total <= 0.0:
+            return [0.0] * len(texts)
+        return [sum(weights[term] for term in weights.keys() & set(terms(text))) / total for text in texts]
 
     def check(self) -> list[str]:
         """What is wrong with the files, in words; empty when all are whole and the channels agree. Reads every byte."""
@@ -182,8 +195,11 @@ class Index:
         else:
             self._durable.close()  # what was not durable is fed again
 
-    def _search_terms(self, question: str, depth: int, session_ids: frozenset[int] | None) -> list[Found]:
-        """BM25 over durable and pending sentences alike: both with the idf that a term has in all of them."""
+    def _search_terms(self, question: str, depth: int, session_ids: frozenset[int] | None) -> tuple[list[Found], float]:
+        """BM25 over durable and pending sentences alike, both with the idf that a term has in all of them.
+
+        The second value is the share, 0..1, of the question's idf that the best sentence holds.
+        """
         lexical, pending = self._durable.lexical, self._pending.table
         n_durable = self._durable.state.n_sentences + 1  # tantivy counts the document with the state
         n_all = n_durable + len(pending)
@@ -199,7 +215,9 @@ class Index:
         found += pending.search(
             weights, mean_terms=mean_terms, term_idf=idfs.__getitem__, limit=depth, session_ids=session_ids
         )
-        return best(found, depth)
+        found = best(found, depth)
+        wanted = sum(weight * idfs[term] for term, weight in weights.items())
+        return found, min(1.0, found[0].score / wanted) if found else 0.0
 
     def _search_vectors(self, question: str, depth: int, session_ids: frozenset[int] | None) -> list[Found]:
         dense = self._durable.dense() if self._embedder is not None else None
