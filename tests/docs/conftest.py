@@ -14,8 +14,10 @@ from tests.docs.modules import ROOT
 
 @pytest.fixture
 def clone(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder of this test: it holds the beginnings of README.md and of the notes, for speed. Every model spec
-    means a tiny random model."""
+    """The working folder of this test, with the beginnings of README.md and of the notes, for speed.
+
+    Every model spec means a tiny random model.
+    """
 
     def find_tiny(spec: object, progress: object = None) -> ModelFolder:
         return ModelFolder("tiny-qwen2", tiny_folder)
