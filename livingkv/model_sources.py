@@ -80,7 +80,7 @@ def find_model(spec: str | Path | None, progress: Progress | None = None) -> Mod
     if given.lower() in PUBLISHED:
         return _published(given.lower(), progress)
     path = Path(given).expanduser()
-    if path.is_dir():
+    if given and path.is_dir():
         return _local_folder(path, progress)
     if path.is_file():
         return _gguf_file(path, progress)
