@@ -63,8 +63,8 @@ def test_folders_and_files_come_before_hub_ids(tmp_path: Path, asked: list[str])
     folder = tmp_path / "org/model"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    assert find_model("org/model") == ModelFolder("model", Path("org/model"))
-    assert find_model(folder) == ModelFolder("model", folder)
+    assert find_model("org/model") == ModelFolder("model", Path("org/model"), str(Path("org/model").resolve()))
+    assert find_model(folder) == ModelFolder("model", folder, str(folder.resolve()))
     (tmp_path / "org/other.gguf").write_bytes(b"GGUF")
     assert find_model("org/other.gguf").name == "other"
     assert find_model("org/absent").name == "org/absent"
@@ -76,7 +76,9 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path, asked: list[st
     (tmp_path / "m/a.gguf").write_bytes(b"GGUF")
     assert find_model("m").name == "a"
     (tmp_path / "m/b.gguf").write_bytes(b"GGUF")
-    assert find_model("m") == ModelFolder("m", Path("m"))  # two files: not chosen for the user
+    assert find_model("m") == ModelFolder(
+        "m", Path("m"), str(Path("m").resolve())
+    )  # two files: not chosen for the user
     assert asked == ["convert a.gguf"]
 
 
