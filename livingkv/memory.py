@@ -178,7 +178,7 @@ class Memory:
         before, words = engine.runner.n_prefilled, engine.words
         self._home.writable_store()
         with self._reader(session) as reader:
-            reused = reader.hot.n_attended
+            reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):
                 reader.frame(words.encode(QUESTION_LEAD))
             text = message.encode()
