@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from livingkv import model_loading
 from livingkv.errors import InputError, ModelDamaged, ModelNotFound, UnsupportedModel
 from livingkv.models import DualChunk, load_model
 from tests.tiny import FAMILIES, tiny_network, tiny_tokenizer
@@ -145,9 +146,26 @@ def test_bad_options_name_the_field(tmp_path: Path, options: dict[str, Any], mes
 
 @pytest.mark.parametrize("weights", ["8bit", "4bit"])
 def test_packed_weights_need_bitsandbytes(tmp_path: Path, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(model_loading, "_has_bitsandbytes", lambda: False)
     with pytest.raises(InputError, match=rf"weights: got {weights}; .*livingkv\[gpu\]"):
         load_model(model_folder(tmp_path / "m"), weights=weights, device="cpu")
+
+
+@pytest.mark.parametrize("weights", ["8bit", "4bit"])
+def test_packed_weights_through_bitsandbytes(tmp_path: Path, weights: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("bitsandbytes")
+    sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32}
+    folder = model_folder(tmp_path / "m", **sizes)
+    plain = load_model(folder, device="cpu")
+    capfd.readouterr()
+    packed = load_model(folder, weights=weights, device="cpu")
+    ids = torch.tensor([[1, 2, 3]])
+    assert packed.quantization == weights
+    assert packed.model_digest == plain.model_digest
+    ours, theirs = packed.network(ids).logits.float().flatten(), plain.network(ids).logits.float().flatten()
+    assert 0.9 < float(torch.cosine_similarity(ours, theirs, dim=0)) < 1
+    assert all(bias is not None for bias in packed.key_bias)
+    assert "MatMul8bitLt" not in capfd.readouterr().err
 
 
 def test_only_the_named_weights_count(tmp_path: Path) -> None:

@@ -76,9 +76,7 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path, asked: list[st
     (tmp_path / "m/a.gguf").write_bytes(b"GGUF")
     assert find_model("m").name == "a"
     (tmp_path / "m/b.gguf").write_bytes(b"GGUF")
-    assert find_model("m") == ModelFolder(
-        "m", Path("m"), str(Path("m").resolve())
-    )  # two files: not chosen for the user
+    assert find_model("m") == ModelFolder("m", Path("m"), str(Path("m").resolve()))
     assert asked == ["convert a.gguf"]
 
 
