@@ -62,7 +62,8 @@ def load_network(folder: Path, *, dtype: torch.dtype, device: torch.device, quan
 
     if not any(folder.glob("*.safetensors")):
         raise ModelNotFound(f"{folder}: no *.safetensors weights in it; other weight files are not read")
-    options: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
+    plain_cpu = device.type == "cpu" and quantization == "none"
+    options: dict[str, Any] = {} if plain_cpu else {"device_map": {"": device}}
     if quantization != "none":
         options["quantization_config"] = _bitsandbytes_config(quantization, dtype)
     try:
