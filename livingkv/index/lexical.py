@@ -120,16 +120,20 @@ class LexicalIndex:
         StoreLocked, IndexFault) the last commit stands, and the call may be repeated.
         """
         self.acquire()
-        writer, self._writer = self._writer, None  # one that fails takes no more work, and its lock goes with it
+        writer, self._writer = self._writer, None
         assert writer is not None
         with _faults(self._folder):
-            for query in self._selections(removed_sentences, removed_sessions):
-                writer.delete_documents_by_query(query)
-            writer.delete_documents_by_term("key", _STATE_KEY)
-            for document in documents:
-                writer.add_document(_sentence_document(document))
-            writer.add_document(_state_document(state))
-            writer.commit()
+            try:
+                for query in self._selections(removed_sentences, removed_sessions):
+                    writer.delete_documents_by_query(query)
+                writer.delete_documents_by_term("key", _STATE_KEY)
+                for document in documents:
+                    writer.add_document(_sentence_document(document))
+                writer.add_document(_state_document(state))
+                writer.commit()
+            except (ValueError, OSError):
+                del writer  # one that failed takes no more work; its lock goes with it, at once
+                raise
         self._writer = writer
         self.reload()
 
