@@ -89,14 +89,13 @@ def load_model(
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
-    place = _device(device)
-    chosen_dtype = _dtype(weights, dtype)
+    place, computed_in = _device(device), _dtype(weights, dtype)
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
     if progress:
         progress("load", 0, 1)
     quantization = weights if weights in ("8bit", "4bit") else "none"
-    network = load_network(source.folder, dtype=chosen_dtype, device=place, quantization=quantization)
+    network = load_network(source.folder, dtype=computed_in, device=place, quantization=quantization)
     tokenizer = load_tokenizer(source.folder)
     cache = cache_folder()
     loaded = _described(
@@ -162,14 +161,13 @@ def _described(
         raise UnsupportedModel(f"{name} ({config.model_type}) cannot be used: {error}") from error
     if len(tokenizer) > config.vocab_size:
         raise UnsupportedModel(f"{name}: its tokenizer has {len(tokenizer)} tokens, its network {config.vocab_size}")
+    sizes = facts.n_layers, facts.n_heads, facts.n_kv_heads, facts.head_dim, int(config.vocab_size)
     return LoadedModel(
         name=name,
         spec=name if spec is None else spec,
         network=network,
         tokenizer=tokenizer,
-        shape=ModelShape(
-            facts.n_layers, facts.n_heads, facts.n_kv_heads, facts.head_dim, int(config.vocab_size), native
-        ),
+        shape=ModelShape(*sizes, native_context=native),
         rope=rope,
         dtype=network.dtype,
         device=network.device,
