@@ -20,6 +20,7 @@
     │   ├── SessionExists           the name is taken
     │   └── RecordDamaged           bytes failed their checksum or are missing
     │       └── PageDamaged             the same for a KV page: rebuild it from the session's text
+    │           └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
     └── IndexFault              the sentence index (always rebuildable from the store)
         ├── EmbedderMismatch        vectors of another embedder
         └── IndexDamaged            cannot be read; rebuild
@@ -129,6 +130,10 @@ class PageDamaged(RecordDamaged):
         super().__init__(message, segment=segment, offset=offset)
         self.session_id = session_id
         self.page = page
+
+
+class PageDropped(PageDamaged):
+    """A page or tail whose KV is not kept; nothing is damaged. It can be rebuilt from the session's text."""
 
 
 class IndexFault(LivingKVError):

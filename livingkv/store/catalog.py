@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from livingkv.errors import StoreError
+from livingkv.errors import RecordDamaged, StoreError
 from livingkv.store import items
 from livingkv.store.environment import acquire, release
-from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem, SourceItem, State
+from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.records import Location
 from livingkv.store.snapshot import (
     CHUNKS,
     DATABASES,
+    ERASING,
+    EVENTS,
     IDENTITY,
     LAST,
     META,
@@ -30,9 +33,12 @@ from livingkv.store.snapshot import (
     SOURCES,
     STATE,
     TAILS,
+    WEIGHTS,
     Snapshot,
 )
 
+Answer = TypeVar("Answer")
+_READ_ATTEMPTS = 5
 TAIL_PIECE_BYTES = 16364
 """With its check and LMDB's page header, a piece fills four LMDB pages."""
 
@@ -63,6 +69,17 @@ class Changes(Snapshot):
         """The session of a name."""
         self._put(NAMES, name.encode(), items.pack_number(session_id))
 
+    def remove_name(self, name: str) -> None:
+        """Forget the session of a name."""
+        self._remove(NAMES, name.encode())
+
+    def remove_erasure(self, item: Erasure) -> None:
+        """A record has been erased."""
+        self._remove(ERASING, items.key_place(item.location))
+
+    def _remove(self, database: bytes, key: bytes) -> None:
+        self._transaction.delete(key, db=self._handles[database])
+
     def put_source(self, session_id: int, number: int, item: SourceItem) -> None:
         """A source and the key under which it is found."""
         self._put(SOURCES, items.key_2(session_id, number), items.pack_source(item))
@@ -78,6 +95,18 @@ class Changes(Snapshot):
     def put_page(self, session_id: int, page: int, item: PageItem) -> None:
         """Where a page stands."""
         self._put(PAGES, items.key_2(session_id, page), items.pack_page(item))
+
+    def put_event(self, session_id: int, number: int, place: Location) -> None:
+        """Where a session record stands."""
+        self._put(EVENTS, items.key_2(session_id, number), items.pack_place(place))
+
+    def put_erasure(self, item: Erasure) -> None:
+        """A record that is to be erased."""
+        self._put(ERASING, items.key_place(item.location), items.pack_erasure(item))
+
+    def put_weight(self, sentence_id: int, item: Weight) -> None:
+        """A sentence's weight."""
+        self._put(WEIGHTS, items.key_long(sentence_id), items.pack_weight(item))
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
         """A session's tail in place of the one before; pieces that stay the same are not written."""
@@ -114,6 +143,17 @@ class Catalog:
         """The newest commit, as a context manager. Keep it short: an open snapshot keeps LMDB from reusing space."""
         self._require_open()
         return Snapshot(self._environment, self._environment.begin_read())
+
+    def settled(self, read: Callable[[], Answer]) -> Answer:
+        """What `read` returns; it runs again if it met a damaged record while a commit may have moved that record."""
+        for _ in range(_READ_ATTEMPTS):
+            before = self._environment.commit_number
+            try:
+                return read()
+            except RecordDamaged:
+                if self._environment.commit_number == before:
+                    raise
+        return read()
 
     def commit(self, apply: Callable[[Changes], None], before_commit: Callable[[], None]) -> None:
         """All that `apply` puts, or nothing; durable on return. `apply` may run twice and must only put."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from livingkv.errors import StoreError
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.erasing import Erasing
 from livingkv.store.items import SegmentItem, State
 from livingkv.store.manifest import MANIFEST_DRAFT
 from livingkv.store.records import Location, Record, SegmentKind
@@ -22,6 +24,12 @@ _SEGMENT_NAME = re.compile(r"(\d{8,})\.seg")
 
 Put = Callable[[Changes, Sequence[Location], Sequence[Location]], None]
 """Puts a commit's rows, given where its page and its log records stand."""
+
+
+def segment_number(path: Path) -> int | None:
+    """The number in a segment's file name, or None for another file."""
+    match = _SEGMENT_NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
 class Committing:
@@ -35,6 +43,8 @@ class Committing:
         self._catalog_is_suspect = False
         self._needs_recovery = True
         self._recover()
+        with contextlib.suppress(StoreError):  # not needed for reading or appending; the next opening tries again
+            self.erase()
 
     def commit(self, state: State, pages: Sequence[Record], log: Sequence[Record], put: Put) -> None:
         """Write the records and commit the rows that `put` makes; durable on return.
@@ -71,6 +81,10 @@ class Committing:
                     self._recover()
         self._disk.reached(Step.COMMITTED)
 
+    def erase(self) -> None:
+        """Erase what commits gave up (FORMAT.md, section 8); durable on return. Raises StoreError."""
+        Erasing(self._disk, self._root / "segments", self._catalog).run()
+
     def _recover(self) -> None:
         """Cut everything that the catalog does not cover. Idempotent; raises StoreError."""
         if self._catalog_is_suspect:
@@ -84,10 +98,12 @@ class Committing:
             self._disk.make_folder(folder)
             self._disk.remove(self._root / MANIFEST_DRAFT)
             for path in sorted(folder.iterdir()):
-                match = _SEGMENT_NAME.fullmatch(path.name)
-                if match:
-                    self._cut(path, segments.get(int(match[1])))
+                number = segment_number(path)
+                if number is not None:
+                    self._cut(path, segments.get(number))
             self._writer.begin(segments, next_segment)
+        for name in ("catalog.new", "catalog.lost"):  # of a rebuilding: the catalog in use is whole
+            shutil.rmtree(self._root / name, ignore_errors=True)
         self._needs_recovery = False
         self._disk.reached(Step.RECOVERED)
 

@@ -6,6 +6,7 @@ that fails, stops half way, ends the process at a step, or remembers what was sy
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -19,6 +20,8 @@ from livingkv.errors import StoreError, StoreFull, StoreUnwritable
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 _PARTS_PER_WRITE = 512
+_PUNCH_ALIGNMENT = 4096
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 
 class Step(Enum):
@@ -36,6 +39,9 @@ class Step(Enum):
     COMMITTED = auto()
     SEGMENT_CUT = auto()
     RECOVERED = auto()
+    ERASED = auto()
+    CATALOG_REMOVED = auto()
+    CATALOG_REBUILT = auto()
 
 
 class Disk:
@@ -108,6 +114,26 @@ class Disk:
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file to `size` bytes."""
         os.ftruncate(descriptor, size)
+
+    def punch(self, descriptor: int, n_bytes: int, offset: int) -> bool:
+        """Give the file system the blocks back that lie wholly in the span; it reads as zeros then, or is unchanged.
+
+        False where the file system cannot do that.
+        """
+        lo = -(-offset // _PUNCH_ALIGNMENT) * _PUNCH_ALIGNMENT
+        hi = (offset + n_bytes) // _PUNCH_ALIGNMENT * _PUNCH_ALIGNMENT
+        if lo >= hi:
+            return True
+        fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+        if fallocate is None:
+            return False
+        mode = ctypes.c_int(_PUNCH_HOLE | _KEEP_SIZE)
+        if not fallocate(ctypes.c_int(descriptor), mode, ctypes.c_int64(lo), ctypes.c_int64(hi - lo)):
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV):
+            return False
+        raise OSError(number, os.strerror(number))
 
     def rename(self, old: Path, new: Path) -> None:
         """Put `old` in the place of `new`, atomically. Durable after the folder's sync."""

@@ -6,6 +6,7 @@ Refuses to know what is stored in it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -69,7 +70,11 @@ class Environment:
 
     def _open_databases(self) -> dict[bytes, Any]:
         if not self.writable:  # a read transaction of ours would be reset at its end, and the handles with it
-            return {name: self._environment.open_db(name, create=False) for name in self._databases}
+            handles = {}
+            for name in self._databases:
+                with contextlib.suppress(lmdb.NotFoundError):  # an earlier livingkv did not make it
+                    handles[name] = self._environment.open_db(name, create=False)
+            return handles
         with self._environment.begin(write=True) as transaction:
             return {name: self._environment.open_db(name, txn=transaction) for name in self._databases}
 
@@ -85,6 +90,15 @@ class Environment:
         if self._n_active:
             raise StoreError(f"{self.folder.parent} was in use when this process was forked: start it by spawn instead")
         self.close()
+
+    @property
+    def commit_number(self) -> int:
+        """Number of the newest commit, whoever made it."""
+        self._enter()
+        try:
+            return int(self._environment.info()["last_txnid"])
+        finally:
+            self._leave()
 
     def begin_read(self) -> Any:
         """A read transaction on the newest commit; end it soon with `end_read`. Raises StoreError in a forked child."""

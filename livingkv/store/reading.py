@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from livingkv.errors import InputError, PageDamaged, RecordDamaged, SessionNotFound
+from livingkv.errors import InputError, PageDamaged, PageDropped, RecordDamaged, SessionNotFound
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk
-from livingkv.store.items import ChunkItem, PageItem, SessionItem, SourceItem
+from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
 from livingkv.store.rows import SessionRow, SourceRow, TokenIds
 from livingkv.store.segment_reader import SegmentReader, Wanted
@@ -82,11 +82,14 @@ class Reading:
             n_tokens=item.n_tokens,
             n_sealed_tokens=item.n_sealed_tokens,
             n_bytes=item.n_bytes,
-            n_sentences=item.n_sentences,
+            n_sentences=item.n_sentences - item.n_forgotten,
             n_turns=item.n_turns,
             created_s=item.created_ms / 1000,
             updated_s=item.updated_ms / 1000,
             sources=tuple(names),
+            text_only=bool(item.flags & SessionFlags.TEXT_ONLY),
+            needs_tail=bool(item.flags & SessionFlags.NEEDS_TAIL),
+            pinned=bool(item.flags & SessionFlags.PINNED),
         )
 
     def sources(self, session_id: int) -> list[SourceRow]:
@@ -115,6 +118,8 @@ class Reading:
             if place is None:
                 message = f"page {page} of session {session_id} is not in the catalog: rebuild it from the text"
                 raise PageDamaged(message, session_id=session_id, page=page)
+            if place.state is not PageState.PRESENT:
+                raise _page_dropped(session_id, page, place.state)
             wanted.append(wanted_page(page, place))
         payloads: dict[int, bytes] = {}
         for position, payload in self._segments.read_all(wanted):
@@ -128,6 +133,9 @@ class Reading:
         with self._catalog.read() as snapshot:
             item = self.require_session(snapshot, session_id)
             page = item.n_sealed_tokens // self._page_tokens
+            if item.flags & SessionFlags.NEEDS_TAIL:
+                message = f"the tail of session {session_id} is not stored: rebuild it from the text"
+                raise PageDropped(message, session_id=session_id, page=page)
             try:
                 tail = snapshot.tail(session_id)
             except RecordDamaged as error:
@@ -193,6 +201,11 @@ def _source_row(session_id: int, item: SourceItem) -> SourceRow:
 def _require_span(field: str, lo: int, hi: int, end: int) -> None:
     if not 0 <= lo <= hi <= end:
         raise InputError(field, f"[{lo}, {hi})", f"spans within [0, {end}) are allowed")
+
+
+def _page_dropped(session_id: int, page: int, state: PageState) -> PageDropped:
+    message = f"page {page} of session {session_id} has no KV ({state.name.lower()}): rebuild it from the text"
+    return PageDropped(message, session_id=session_id, page=page)
 
 
 def _page_damaged(session_id: int, page: int, error: RecordDamaged) -> PageDamaged:

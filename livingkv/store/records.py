@@ -19,7 +19,7 @@ ALIGNMENT = 8
 _SEGMENT = struct.Struct("<8sHHI16sQ16sQ")
 _RECORD = struct.Struct("<4sBBHIIQQQQ")
 _SEGMENT_MAGIC = b"LKVSEG\r\n"
-_RECORD_MAGIC = b"LKVR"
+RECORD_MAGIC = b"LKVR"
 _CHECKSUM_BYTES = 8
 _KNOWN_FLAGS = 1
 
@@ -40,6 +40,7 @@ class RecordType(IntEnum):
     SESSION = 1
     CHUNK = 2
     PAGE = 3
+    VOID = 4
 
 
 class RecordFlags(IntFlag):
@@ -115,14 +116,26 @@ def unpack_segment_header(data: bytes, number: int) -> SegmentHeader:
 
 
 def pack_record(
-    record_type: RecordType, flags: RecordFlags, session_id: int, number: int, sequence: int, payload: bytes
+    record_type: RecordType,
+    flags: RecordFlags,
+    session_id: int,
+    number: int,
+    sequence: int,
+    payload: bytes,
+    length: int | None = None,
 ) -> Record:
-    """A record that has not been written yet."""
+    """A record that has not been written yet. `length` is given where the payload stands in the file already."""
+    length = len(payload) if length is None else length
     body = _RECORD.pack(
-        _RECORD_MAGIC, VERSION, record_type, flags, session_id, len(payload), number, sequence, checksum(payload), 0
+        RECORD_MAGIC, VERSION, record_type, flags, session_id, length, number, sequence, checksum(payload), 0
     )[:-_CHECKSUM_BYTES]
     header = body + checksum(body).to_bytes(_CHECKSUM_BYTES, "little")
     return header, payload, bytes(record_bytes(len(payload)) - RECORD_HEADER_BYTES - len(payload))
+
+
+def pack_void_header(length: int) -> bytes:
+    """The header over an erased payload of `length` bytes, which nothing vouches for any more."""
+    return pack_record(RecordType.VOID, RecordFlags.NONE, 0, 0, 0, b"", length=length)[0]
 
 
 def unpack_record_header(data: bytes | memoryview, segment: int, offset: int) -> RecordHeader:
@@ -134,7 +147,7 @@ def unpack_record_header(data: bytes | memoryview, segment: int, offset: int) ->
     if len(data) < RECORD_HEADER_BYTES:
         raise RecordDamaged(f"{where}: the segment ends inside a record", segment=segment, offset=offset)
     magic, version, record_type, flags, *numbers, check = _RECORD.unpack_from(data)
-    if magic != _RECORD_MAGIC or check != checksum(data[: RECORD_HEADER_BYTES - _CHECKSUM_BYTES]):
+    if magic != RECORD_MAGIC or check != checksum(data[: RECORD_HEADER_BYTES - _CHECKSUM_BYTES]):
         raise RecordDamaged(f"{where}: damaged record header", segment=segment, offset=offset)
     if version > VERSION or flags & ~_KNOWN_FLAGS:
         raise FormatUnsupported(f"{where}: record format {version}, flags {flags}: update livingkv to read it")
