@@ -3,6 +3,7 @@
     LivingKVError
     ├── InputError              what the caller gave cannot be used; nothing was changed
     │   ├── SourceError             a file or text to ingest (missing, empty, binary, not UTF-8, one endless line)
+    │   ├── SentenceForgotten       a sentence id whose sentence was forgotten
     │   └── QuestionError           a question or message (empty, longer than the hot window)
     ├── ModelError              the model itself
     │   ├── ModelNotFound           no such folder, file, hub id or short name, or it could not be fetched
@@ -47,6 +48,10 @@ class InputError(LivingKVError):
 
 class SourceError(InputError):
     """A file or text to ingest cannot be used."""
+
+
+class SentenceForgotten(InputError):
+    """The sentence was there and was forgotten."""
 
 
 class QuestionError(InputError):

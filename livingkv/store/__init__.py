@@ -2,13 +2,26 @@
 
 from livingkv.store.disk import Disk, Step
 from livingkv.store.fingerprint import Fingerprint
-from livingkv.store.rows import Append, RebuildReport, Role, Sentence, SentenceRecord, SessionRow, SourceRow, StoreStats
+from livingkv.store.rows import (
+    Append,
+    DefragReport,
+    ForgetReceipt,
+    RebuildReport,
+    Role,
+    Sentence,
+    SentenceRecord,
+    SessionRow,
+    SourceRow,
+    StoreStats,
+)
 from livingkv.store.store import Store
 
 __all__ = [
     "Append",
+    "DefragReport",
     "Disk",
     "Fingerprint",
+    "ForgetReceipt",
     "RebuildReport",
     "Role",
     "Sentence",

@@ -108,7 +108,7 @@ def _plan_append(
     plan.pages_without_kv += ((session_id, page) for page in range(first_page + len(append.pages), n_sealed))
     source, is_new = _plan_source(plan, snapshot, append, session)
     record = pack_record(RecordType.CHUNK, flags, session_id, session.n_chunks, sequence, packed.payload)
-    chunk = _chunk_item(append, place, packed, source, sequence)
+    chunk = chunk_item(append, place, packed, source, sequence)
     plan.log.append(PlannedLog(session_id, session.n_chunks, record, chunk))
     plan.tails[session_id] = append.tail
     plan.sessions[session_id] = session._replace(
@@ -158,7 +158,8 @@ def _plan_source(plan: Plan, snapshot: Snapshot, append: Append, session: Sessio
     return number, is_new
 
 
-def _chunk_item(append: Append, place: ChunkPlace, packed: PackedChunk, source: int, sequence: int) -> ChunkItem:
+def chunk_item(append: Append, place: ChunkPlace, packed: PackedChunk, source: int, sequence: int) -> ChunkItem:
+    """The row of a chunk that has no place yet."""
     return ChunkItem(
         location=Location(0, 0, 0),
         owner=append.session_id,

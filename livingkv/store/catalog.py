@@ -15,6 +15,7 @@ from livingkv.store import items
 from livingkv.store.environment import acquire, release
 from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
 from livingkv.store.records import Location
+from livingkv.store.scrubbing import scrub
 from livingkv.store.snapshot import (
     CHUNKS,
     DATABASES,
@@ -25,6 +26,7 @@ from livingkv.store.snapshot import (
     META,
     NAMES,
     PAGES,
+    SCRUB,
     SEGMENTS,
     SENTENCES,
     SESSIONS,
@@ -76,6 +78,39 @@ class Changes(Snapshot):
     def remove_erasure(self, item: Erasure) -> None:
         """A record has been erased."""
         self._remove(ERASING, items.key_place(item.location))
+
+    def remove_segment(self, number: int) -> None:
+        """A segment's records have moved."""
+        self._remove(SEGMENTS, items.key_1(number))
+
+    def remove_weight(self, sentence_id: int) -> None:
+        """A sentence has no weight any more."""
+        self._remove(WEIGHTS, items.key_long(sentence_id))
+
+    def remove_source_key(self, session_id: int, item: SourceItem) -> None:
+        """A source is not found by its name and digest any more."""
+        self._remove(SOURCE_KEYS, items.source_key(session_id, item.name, item.digest))
+
+    def put_scrub(self) -> None:
+        """The catalog's file is to be scrubbed."""
+        self._put(META, SCRUB, b"")
+
+    def remove_scrub(self) -> None:
+        """The catalog's file has been scrubbed."""
+        self._remove(META, SCRUB)
+
+    def remove_session(self, session_id: int, name: str) -> None:
+        """All rows of a session."""
+        for _, chunk in list(self.chunks(session_id)):
+            if chunk.n_sentences:
+                self._remove(SENTENCES, items.key_long(chunk.first_sentence))
+        self._remove(NAMES, name.encode())
+        first, last = items.key_1(session_id), items.key_1(session_id) + b"\xff" * 20
+        for database in (SESSIONS, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, PAGES, TAILS, EVENTS):
+            with self._transaction.cursor(db=self._handles[database]) as cursor:
+                found = cursor.set_range(first)
+                while found and bytes(cursor.key()) <= last:
+                    found = cursor.delete()
 
     def _remove(self, database: bytes, key: bytes) -> None:
         self._transaction.delete(key, db=self._handles[database])
@@ -163,6 +198,14 @@ class Catalog:
 
         self._require_open()
         self._environment.write(run, before_commit)
+
+    def scrub(self, wait_s: float) -> None:
+        """Leave nothing of deleted rows in the file, if a commit asked for it. Raises StoreError."""
+        with self.read() as snapshot:
+            if not snapshot.needs_scrub():
+                return
+        scrub(self._environment, wait_s)
+        self.commit(lambda changes: changes.remove_scrub(), before_commit=lambda: None)
 
     def reopen(self) -> None:
         """Open it again after a failed commit, so that it shows what is on disk."""

@@ -96,7 +96,7 @@ class _Facts:
     def check_tails(self, reading: Reading) -> None:
         """Verify every tail's checksum."""
         for session_id, item in self.sessions.items():
-            if item.flags & SessionFlags.NEEDS_TAIL and item.flags & SessionFlags.TEXT_ONLY:
+            if item.flags & SessionFlags.NEEDS_TAIL:  # given up or never there, as pages may be
                 continue
             try:
                 reading.read_tail(session_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from livingkv.errors import StoreError
@@ -18,9 +18,11 @@ from livingkv.store.erasing import Erasing
 from livingkv.store.items import SegmentItem, State
 from livingkv.store.manifest import MANIFEST_DRAFT
 from livingkv.store.records import Location, Record, SegmentKind
-from livingkv.store.segment_writer import SegmentWriter
+from livingkv.store.segment_writer import SegmentWriter, segment_path
 
 _SEGMENT_NAME = re.compile(r"(\d{8,})\.seg")
+
+_READERS_WAIT_S = 5.0
 
 Put = Callable[[Changes, Sequence[Location], Sequence[Location]], None]
 """Puts a commit's rows, given where its page and its log records stand."""
@@ -46,7 +48,7 @@ class Committing:
         with contextlib.suppress(StoreError):  # not needed for reading or appending; the next opening tries again
             self.erase()
 
-    def commit(self, state: State, pages: Sequence[Record], log: Sequence[Record], put: Put) -> None:
+    def commit(self, state: State, pages: Iterable[Record], log: Iterable[Record], put: Put) -> None:
         """Write the records and commit the rows that `put` makes; durable on return.
 
         Raises StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called again.
@@ -81,9 +83,31 @@ class Committing:
                     self._recover()
         self._disk.reached(Step.COMMITTED)
 
+    def replace_segment(
+        self, state: State, number: int, kind: SegmentKind, records: Iterable[Record], put: Put
+    ) -> None:
+        """Move a segment's records to newer ones in one commit, then remove its file. Raises as `commit`."""
+        if self._needs_recovery:
+            self._recover()
+        self._writer.retire(number)
+
+        def put_moved(changes: Changes, page_places: Sequence[Location], log_places: Sequence[Location]) -> None:
+            put(changes, page_places, log_places)
+            changes.remove_segment(number)
+
+        is_log = kind is SegmentKind.LOG
+        self.commit(state, () if is_log else records, records if is_log else (), put_moved)
+        path = segment_path(self._root / "segments", number)
+        with errors_named(path):
+            self._disk.remove(path)
+            self._disk.sync_folder(path.parent)
+        self._disk.reached(Step.SEGMENT_REMOVED)
+
     def erase(self) -> None:
         """Erase what commits gave up (FORMAT.md, section 8); durable on return. Raises StoreError."""
         Erasing(self._disk, self._root / "segments", self._catalog).run()
+        self._catalog.scrub(_READERS_WAIT_S)
+        self._disk.reached(Step.SCRUBBED)
 
     def _recover(self) -> None:
         """Cut everything that the catalog does not cover. Idempotent; raises StoreError."""

@@ -40,6 +40,8 @@ class Step(Enum):
     SEGMENT_CUT = auto()
     RECOVERED = auto()
     ERASED = auto()
+    SEGMENT_REMOVED = auto()
+    SCRUBBED = auto()
     CATALOG_REMOVED = auto()
     CATALOG_REBUILT = auto()
 

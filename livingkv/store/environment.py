@@ -100,6 +100,22 @@ class Environment:
         finally:
             self._leave()
 
+    def oldest_reader(self) -> int:
+        """The lowest commit number that a reader of any process has open; the newest if there is none."""
+        self._environment.reader_check()
+        lines = self._environment.readers().splitlines()[1:]
+        open_now = [int(line.split()[2]) for line in lines if len(line.split()) == 3 and line.split()[2].isdigit()]
+        return min([self.commit_number, *open_now])
+
+    def free_pages(self) -> tuple[int, int, int]:
+        """Highest page number in use or freed, number of free pages at most, bytes of a page."""
+        with self._environment.begin() as transaction:
+            stats = [transaction.stat(db=handle) for handle in self.handles.values()]
+            stats.append(self._environment.stat())
+            last = int(self._environment.info()["last_pgno"])
+        used = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
+        return last, last + 1 - used, int(stats[0]["psize"])
+
     def begin_read(self) -> Any:
         """A read transaction on the newest commit; end it soon with `end_read`. Raises StoreError in a forked child."""
         while True:

@@ -57,17 +57,15 @@ class Restored:
 class Forked:
     """A new session that begins as a copy of session `of`, sharing its records.
 
-    chunks: owner and sequence of each chunk's record. pages: from, to (half-open), owner and state of each
-    run.
-    first_sentence: the sentences of the copy are numbered from here on.
+    chunks: owner and sequence of each chunk's record, and the id of its first sentence in the fork.
+    pages: from, to (half-open), owner and state of each run.
     """
 
     name: str
     created_ms: int
     text_only: bool
     of: int
-    first_sentence: int
-    chunks: tuple[tuple[int, int], ...]
+    chunks: tuple[tuple[int, int, int], ...]
     pages: tuple[tuple[int, int, int, int], ...]
 
 

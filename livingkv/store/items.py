@@ -15,6 +15,7 @@ from livingkv.errors import RecordDamaged
 from livingkv.store.records import Location, SegmentKind
 
 _CHECK = struct.Struct("<I")
+CHECK_BYTES = _CHECK.size
 _U32 = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
 _STATE = struct.Struct("<IIQQ")

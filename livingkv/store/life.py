@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
-from livingkv.errors import StoreError
+from livingkv.errors import PageDamaged, StoreError
 from livingkv.store.catalog import Catalog
+from livingkv.store.committing import Committing
 from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.forking import plan_fork, plan_rename
 from livingkv.store.items import PageState
 from livingkv.store.page_changes import plan_drop, plan_pin, plan_replace
 from livingkv.store.plan import Plan
 from livingkv.store.reading import Reading
+from livingkv.store.rows import SessionRow
 from livingkv.store.snapshot import Snapshot
 
 
 class StoreLife(ABC):
     """Base of `Store`: the verbs that change what was appended."""
 
+    path: Path
     fingerprint: Fingerprint
     _append_lock: threading.Lock
     _catalog: Catalog
@@ -33,8 +39,12 @@ class StoreLife(ABC):
         """Commit a plan."""
 
     @abstractmethod
-    def _erase(self) -> None:
-        """Work off the list of records to erase. Raises StoreError."""
+    def session(self, name_or_id: str | int) -> SessionRow:
+        """A session by its name or id. Raises SessionNotFound."""
+
+    @abstractmethod
+    def _writing(self) -> Committing:
+        """The writing half. Raises StoreError if the store is open for reading only."""
 
     def _change(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
         """Commit what `make` puts into a plan, and give the space of what it gave up back if that is possible."""
@@ -42,7 +52,7 @@ class StoreLife(ABC):
             plan = self._committed(make)
             if plan.erasures:
                 with contextlib.suppress(StoreError):  # the commit stands; the next opening for writing tries again
-                    self._erase()
+                    self._writing().erase()
         return plan
 
     def _committed(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
@@ -94,3 +104,31 @@ class StoreLife(ABC):
             plan_pin(plan, session_id, self._reading.require_session(snapshot, session_id), pinned=pinned)
 
         self._change(make)
+
+    def fork(self, session_id: int, name: str) -> SessionRow:
+        """A new session that begins as this one; durable on return. Records are shared, neither affects the other.
+
+        Its sentences get ids of their own. Raises SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
+        """
+
+        def make(plan: Plan, snapshot: Snapshot) -> None:
+            origin = self._reading.require_session(snapshot, session_id)
+            tail = None
+            with contextlib.suppress(PageDamaged):
+                tail = self._reading.tail_of(snapshot, session_id, origin)
+            plan_fork(plan, snapshot, session_id, origin, name, tail, int(time.time() * 1000))
+
+        self._change(make)
+        return self.session(name)
+
+    def rename(self, session_id: int, name: str) -> SessionRow:
+        """Give a session another name; durable on return. The old one stays in the log until the session is forgotten.
+
+        Raises SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
+        """
+
+        def make(plan: Plan, snapshot: Snapshot) -> None:
+            plan_rename(plan, snapshot, session_id, self._reading.require_session(snapshot, session_id), name)
+
+        self._change(make)
+        return self.session(session_id)

@@ -49,11 +49,23 @@ class Plan:
     page_rows: dict[tuple[int, int], PageItem] = field(default_factory=dict)
     chunk_rows: dict[tuple[int, int], ChunkItem] = field(default_factory=dict)
     erasures: list[Erasure] = field(default_factory=list)
+    removed_weights: list[int] = field(default_factory=list)
+    old_sources: list[tuple[int, SourceItem]] = field(default_factory=list)
+    gone: list[tuple[int, str]] = field(default_factory=list)
+    scrubs: bool = False
 
     @property
     def is_empty(self) -> bool:
         """True if nothing would be changed."""
-        return not (self.pages or self.log or self.sessions or self.tails or self.page_rows or self.erasures)
+        return not (self.pages or self.log or self.sessions or self.tails or self.gone)
+
+    def end_commit(self) -> None:
+        """Mark the last log record as the end of the commit, unless it is."""
+        entry = self.log[-1]
+        record_type = RecordType.SESSION if entry.chunk is None else RecordType.CHUNK
+        place = (entry.session_id, entry.number, self.state.next_sequence - 1)
+        record = pack_record(record_type, RecordFlags.ENDS_COMMIT, *place, entry.record[1])
+        self.log[-1] = entry._replace(record=record)
 
     def put(self, changes: Changes, page_places: Sequence[Location], log_places: Sequence[Location]) -> None:
         """Put all rows. The state is not among them: the caller knows the last segment's number."""
@@ -70,6 +82,8 @@ class Plan:
                 changes.put_event(entry.session_id, entry.number, place)
             else:
                 changes.put_chunk(entry.session_id, entry.number, entry.chunk._replace(location=place))
+        for session_id, old in self.old_sources:
+            changes.remove_source_key(session_id, old)
         for (session_id, number), source in self.sources.items():
             changes.put_source(session_id, number, source)
         for session_id, tail in self.tails.items():
@@ -78,6 +92,12 @@ class Plan:
             changes.put_session(session_id, session)
         for erasure in self.erasures:
             changes.put_erasure(erasure)
+        if self.scrubs:
+            changes.put_scrub()
+        for sentence_id in self.removed_weights:
+            changes.remove_weight(sentence_id)
+        for session_id, name in self.gone:
+            changes.remove_session(session_id, name)
         for name in self.old_names:
             changes.remove_name(name)
         for name, session_id in self.new_names.items():

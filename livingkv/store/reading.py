@@ -17,6 +17,7 @@ from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk
 from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
+from livingkv.store.replaying import FORGOTTEN_SOURCE
 from livingkv.store.rows import SessionRow, SourceRow, TokenIds
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
@@ -42,7 +43,7 @@ class Reading:
         self._catalog = catalog
         self._segments = segments
         self._page_tokens = page_tokens
-        self._source_names: dict[int, tuple[int, dict[str, None]]] = {}  # session: sources read so far, their names
+        self._source_names: dict[int, tuple[int, int, dict[str, None]]] = {}  # session: sources read, forgotten, names
 
     def require_session(self, snapshot: Snapshot, session_id: int) -> SessionItem:
         """A session's counters. Raises SessionNotFound."""
@@ -71,11 +72,14 @@ class Reading:
             return [self._row(snapshot, session_id, item) for session_id, item in snapshot.sessions()]
 
     def _row(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> SessionRow:
-        n_read, names = self._source_names.get(session_id, (0, {}))
+        n_read, n_forgotten, names = self._source_names.get(session_id, (0, 0, {}))
+        if n_forgotten != item.n_forgotten:  # names may be gone
+            n_read, names = 0, {}
         if n_read < item.n_sources:
-            new = {source.name: None for _, source in snapshot.sources(session_id, n_read)}
+            sources = snapshot.sources(session_id, n_read)
+            new = {source.name: None for _, source in sources if not _is_forgotten(source)}
             names = names | new  # a new dict: other threads may be reading the old one
-            self._source_names[session_id] = (item.n_sources, names)
+            self._source_names[session_id] = (item.n_sources, item.n_forgotten, names)
         return SessionRow(
             session_id=session_id,
             name=item.name,
@@ -96,7 +100,8 @@ class Reading:
         """See Store.sources."""
         with self._catalog.read() as snapshot:
             self.require_session(snapshot, session_id)
-            return [_source_row(session_id, item) for _, item in snapshot.sources(session_id)]
+            sources = (item for _, item in snapshot.sources(session_id))
+            return [_source_row(session_id, item) for item in sources if not _is_forgotten(item)]
 
     def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
         """See Store.source."""
@@ -132,18 +137,22 @@ class Reading:
         """See Store.read_tail."""
         with self._catalog.read() as snapshot:
             item = self.require_session(snapshot, session_id)
-            page = item.n_sealed_tokens // self._page_tokens
-            if item.flags & SessionFlags.NEEDS_TAIL:
-                message = f"the tail of session {session_id} is not stored: rebuild it from the text"
-                raise PageDropped(message, session_id=session_id, page=page)
-            try:
-                tail = snapshot.tail(session_id)
-            except RecordDamaged as error:
-                raise _page_damaged(session_id, page, error) from error
+            return item.n_sealed_tokens, self.tail_of(snapshot, session_id, item)
+
+    def tail_of(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> bytes:
+        """A session's tail. Raises PageDamaged."""
+        page = item.n_sealed_tokens // self._page_tokens
+        if item.flags & SessionFlags.NEEDS_TAIL:
+            message = f"the tail of session {session_id} is not stored: rebuild it from the text"
+            raise PageDropped(message, session_id=session_id, page=page)
+        try:
+            tail = snapshot.tail(session_id)
+        except RecordDamaged as error:
+            raise _page_damaged(session_id, page, error) from error
         if len(tail) != item.tail_bytes or xxh3_64_intdigest(tail) != item.tail_checksum:
             message = f"the tail of session {session_id} fails its checksum: rebuild it from the text"
             raise PageDamaged(message, session_id=session_id, page=page)
-        return item.n_sealed_tokens, tail
+        return tail
 
     def read_chunk(self, session_id: int, number: int, item: ChunkItem) -> Chunk:
         """A chunk's payload. Raises RecordDamaged, naming the chunk."""
@@ -196,6 +205,10 @@ def _items(snapshot: Snapshot) -> Iterator[SessionItem]:
 
 def _source_row(session_id: int, item: SourceItem) -> SourceRow:
     return SourceRow(session_id, item.name, item.digest, item.n_tokens, item.n_bytes, item.n_sentences, item.complete)
+
+
+def _is_forgotten(item: SourceItem) -> bool:
+    return not item.name and item.digest.startswith(FORGOTTEN_SOURCE)
 
 
 def _require_span(field: str, lo: int, hi: int, end: int) -> None:

@@ -5,6 +5,7 @@ Knows events and chunks in order; refuses to know files. Pages are chosen last, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -79,48 +80,46 @@ class Replayed:
     pinned: bool = False
     event_bytes: int = 0
     events: dict[int, Location] = field(default_factory=dict)
+    logged: dict[int, LoggedChunk] = field(default_factory=dict)
     chunks: list[LoggedChunk] = field(default_factory=list)
-    sources: list[tuple[str, str]] = field(default_factory=list)
+    source_numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     dropped: dict[int, tuple[int, PageState]] = field(default_factory=dict)  # page: sequence of the event, state
     shared: dict[int, tuple[int, PageState]] = field(default_factory=dict)  # page: owner, state
     forked_at: int = 0
 
-    def put_chunk(self, number: int, chunk: LoggedChunk) -> int:
-        """Take a new or rewritten chunk; the number of chunks that are missing before it, which become empty rows."""
-        n_missing = max(0, number - len(self.chunks))
-        for _ in range(n_missing):
-            self.chunks.append(self._lost_chunk(chunk))
-        chunk = chunk._replace(item=chunk.item._replace(source=self._source(chunk.source)))
-        if number < len(self.chunks):
-            self.chunks[number] = chunk
-        else:
-            self.chunks.append(chunk)
-        return n_missing
+    def finish(self) -> list[int]:
+        """Put the chunks in order and number their sources; the chunks that are missing, which become empty rows.
+
+        Called when all records were seen: a chunk that was written anew may come after those behind it.
+        """
+        lost = [number for number in range(max(self.logged, default=-1) + 1) if number not in self.logged]
+        numbers = sorted(self.logged)
+        for number in range(max(numbers, default=-1) + 1):
+            following = self.logged[numbers[bisect_left(numbers, number)]]
+            chunk = self._lost_chunk(following) if number in lost else following
+            self.chunks.append(chunk._replace(item=chunk.item._replace(source=self._source(chunk.source))))
+        return lost
 
     def _lost_chunk(self, following: LoggedChunk) -> LoggedChunk:
         """A row for a record that is gone: it spans what lies between its neighbours."""
         token, byte = self.ends
         item = following.item._replace(
             location=NOWHERE,
-            source=self._source(("", "lost")),
             first_token=token,
             first_byte=byte,
             n_tokens=following.item.first_token - token,
             n_bytes=following.item.first_byte - byte,
             n_sentences=0,
-            **dict.fromkeys(("span_bytes", "token_id_bytes", "text_bytes"), 0),
+            span_bytes=0,
+            token_id_bytes=0,
+            text_bytes=0,
         )
         return LoggedChunk(item, ("", "lost"), False, False, following.time_ms, 0)
 
     def _source(self, identity: tuple[str, str]) -> int:
-        name, digest = identity
-        if not name and digest.startswith(FORGOTTEN_SOURCE):
-            number = int(digest.removeprefix(FORGOTTEN_SOURCE))
-            if number < len(self.sources):
-                self.sources[number] = identity
-        if identity not in self.sources:
-            self.sources.append(identity)
-        return self.sources.index(identity)
+        if identity not in self.source_numbers:
+            self.source_numbers[identity] = len(self.source_numbers)
+        return self.source_numbers[identity]
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -143,7 +142,7 @@ class Replayed:
             updated_ms=max([self.created_ms, *(chunk.time_ms for chunk in self.chunks)]),
             n_turns=sum(chunk.ends_turn for chunk in self.chunks),
             n_chunks=len(self.chunks),
-            n_sources=len(self.sources),
+            n_sources=len(self.source_numbers),
             n_events=max(self.events, default=-1) + 1,
             event_bytes=self.event_bytes,
             tail_checksum=xxh3_64_intdigest(b""),
@@ -155,7 +154,7 @@ class Replayed:
     def source_items(self) -> list[SourceItem]:
         """The session's sources by number."""
         found = []
-        for number, (name, digest) in enumerate(self.sources):
+        for (name, digest), number in self.source_numbers.items():
             own = [chunk for chunk in self.chunks if chunk.item.source == number]
             rows = [chunk.item for chunk in own]
             item = SourceItem(
@@ -190,15 +189,15 @@ class Replay:
                 self._event(entry, entry.content)
         for session_id in gone:
             self.sessions.pop(session_id, None)
+        for session in self.sessions.values():
+            self.problems += (f"session {session.name!r}: chunk {number} is lost" for number in session.finish())
 
     def _chunk(self, entry: LogEntry, chunk: LoggedChunk) -> None:
         self._chunks[entry.session_id, entry.number, entry.sequence] = chunk
         self.next_sentence = max(self.next_sentence, chunk.item.first_sentence + chunk.item.n_sentences)
         session = self.sessions.get(entry.session_id)
-        if session is None:  # forgotten, but a fork may share the record
-            return
-        if session.put_chunk(entry.number, chunk):
-            self.problems.append(f"session {session.name!r}: text before chunk {entry.number} is lost")
+        if session is not None:  # else forgotten, but a fork may share the record
+            session.logged[entry.number] = chunk
 
     def _event(self, entry: LogEntry, event: Event) -> None:
         if isinstance(event, Created):
@@ -226,18 +225,13 @@ class Replay:
         family = origin.family if origin else event.of
         fork = Replayed(entry.session_id, event.name, event.created_ms, event.text_only, family)
         fork.forked_at = entry.sequence
-        sentence = event.first_sentence
-        for number, (owner, sequence) in enumerate(event.chunks):
+        for number, (owner, sequence, first_sentence) in enumerate(event.chunks):
             chunk = self._chunks.get((owner, number, sequence))
-            if chunk is None:
-                self.problems.append(f"session {event.name!r}: chunk {number} is lost")
-                continue
-            chunk = chunk._replace(item=chunk.item._replace(first_sentence=sentence))
-            fork.put_chunk(number, chunk)
-            sentence += chunk.item.n_sentences
+            if chunk is not None:  # else it was written anew when the fork forgot a sentence, or is lost
+                fork.logged[number] = chunk._replace(item=chunk.item._replace(first_sentence=first_sentence))
+                self.next_sentence = max(self.next_sentence, first_sentence + chunk.item.n_sentences)
         for lo, hi, owner, state in event.pages:
             fork.shared |= dict.fromkeys(range(lo, hi), (owner, PageState(state)))
-        self.next_sentence = max(self.next_sentence, sentence)
         self.sessions[entry.session_id] = fork
 
     def pages(self, session: Replayed, n_pages: int, records: PageRecords) -> list[PageItem]:

@@ -108,6 +108,37 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetReceipt:
+    """What was forgotten, given only when its bytes are gone from the store's files. The index is the caller's.
+
+    sentence_ids: to be removed from the index. n_pages: pages whose KV held forgotten tokens and was erased.
+    n_later_pages: pages behind them whose KV was computed while attending them; erased if the forgetting was deep.
+    n_bytes: bytes of text. bytes_erased: stored bytes that were overwritten. bytes_freed: disk space that is free now.
+    bytes_awaiting: disk space, overwritten already, that `defrag` frees.
+    """
+
+    sentence_ids: tuple[int, ...]
+    n_tokens: int
+    n_pages: int
+    n_later_pages: int
+    n_bytes: int
+    bytes_erased: int
+    bytes_freed: int
+    bytes_awaiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class DefragReport:
+    """What a defragmentation moved: segments that are gone, records that were copied, bytes of all segments."""
+
+    n_segments: int
+    n_records: int
+    bytes_before: int
+    bytes_after: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildReport:
     """What a catalog that was rebuilt from the segments holds.
 

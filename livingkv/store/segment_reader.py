@@ -5,6 +5,7 @@ Knows files and record headers; refuses to know the catalog and payloads. Thread
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -105,6 +106,7 @@ class SegmentReader:
         return file
 
     def _open(self, number: int) -> _OpenFile:
+        self._close_removed()
         descriptor = self._disk.open_existing(segment_path(self._folder, number), writable=False)
         try:
             header = unpack_segment_header(self._disk.read(descriptor, SEGMENT_HEADER_BYTES, 0), number)
@@ -114,6 +116,17 @@ class SegmentReader:
             self._disk.close(descriptor)
             raise
         return _OpenFile(descriptor)
+
+    def _close_removed(self) -> None:
+        """Let go of files whose records have moved: they take disk space as long as they are open."""
+        for number, file in list(self._files.items()):
+            if not file.n_users and not os.fstat(file.descriptor).st_nlink:
+                self._disk.close(self._files.pop(number).descriptor)
+
+    def release_removed(self) -> None:
+        """Close files that were removed and that no read uses."""
+        with self._lock:
+            self._close_removed()
 
     def _close_surplus(self) -> None:
         idle = [number for number, file in self._files.items() if not file.n_users]

@@ -28,7 +28,7 @@ DATABASES = (
     *(EVENTS, ERASING, WEIGHTS),
 )
 
-IDENTITY, STATE = b"identity", b"state"
+IDENTITY, STATE, SCRUB = b"identity", b"state", b"scrub"
 LAST = 0xFFFFFFFF
 """The highest 4-byte number: the end of a scan."""
 
@@ -87,6 +87,10 @@ class Snapshot:
         if body is None:
             raise RecordDamaged("catalog: the state is missing")
         return items.unpack_state(body)
+
+    def needs_scrub(self) -> bool:
+        """True if deleted rows may still be in the file and must not."""
+        return self._get(META, SCRUB) is not None
 
     def segments(self) -> dict[int, SegmentItem]:
         """All segments by number."""

@@ -21,7 +21,6 @@ from livingkv.store.check import check_store
 from livingkv.store.committing import Committing
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
-from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS, make, open_catalog, prepare_folder, require_store
 from livingkv.store.manifest import read_manifest
 from livingkv.store.plan import Plan
@@ -32,6 +31,7 @@ from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
 from livingkv.store.stats import measure_store
+from livingkv.store.upkeep import StoreUpkeep
 from livingkv.store.writer_lock import WriterLock
 
 SEGMENT_BYTES = 1 << 28
@@ -39,7 +39,7 @@ CATALOG_BYTES = 1 << 36
 """Address space for the catalog's map, not disk space; it grows when it is full."""
 
 
-class Store(StoreLife):
+class Store(StoreUpkeep):
     """An open store; a context manager. Made by `Store.open`.
 
     Threads may share it: reads run side by side and beside one append. A forked child may not use it: it opens its own.
@@ -158,14 +158,13 @@ class Store(StoreLife):
             self._commit(plan)
 
     def _commit(self, plan: Plan) -> None:
+        pages = [page.record for page in plan.pages]
+        self._writing().commit(plan.state, pages, [entry.record for entry in plan.log], plan.put)
+
+    def _writing(self) -> Committing:
         if self._committing is None:
             raise StoreError(f"{self.path} is open for reading only: open it for writing")
-        pages = [page.record for page in plan.pages]
-        self._committing.commit(plan.state, pages, [entry.record for entry in plan.log], plan.put)
-
-    def _erase(self) -> None:
-        assert self._committing is not None
-        self._committing.erase()
+        return self._committing
 
     def session(self, name_or_id: str | int) -> SessionRow:
         """A session by its name or id. Raises SessionNotFound."""
