@@ -59,6 +59,10 @@ class Plan:
         """True if nothing would be changed."""
         return not (self.pages or self.log or self.sessions or self.tails or self.gone)
 
+    def records(self) -> list[Record]:
+        """All records to write."""
+        return [page.record for page in self.pages] + [entry.record for entry in self.log]
+
     def end_commit(self) -> None:
         """Mark the last log record as the end of the commit, unless it is."""
         entry = self.log[-1]

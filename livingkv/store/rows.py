@@ -139,6 +139,16 @@ class DefragReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SentenceWeight:
+    """How warm a sentence is now, when it was last recalled (Unix seconds), and how often."""
+
+    sentence_id: int
+    weight: float
+    recalled_s: float
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildReport:
     """What a catalog that was rebuilt from the segments holds.
 

@@ -127,6 +127,11 @@ def _find(snapshot: Snapshot, sentence_id: int) -> _Found:
     raise InputError("sentence id", sentence_id, "ids of stored sentences are allowed")
 
 
+def require_sentence(snapshot: Snapshot, sentence_id: int) -> None:
+    """Raise InputError for an id that the store never gave out, or whose session is gone."""
+    _find(snapshot, sentence_id)
+
+
 def _chunks_from(snapshot: Snapshot, first: int) -> Iterator[_Found]:
     """Chunks with sentences of id `first` or later."""
     place = snapshot.sentence_place(first)

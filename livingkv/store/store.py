@@ -30,7 +30,7 @@ from livingkv.store.rows import Append, RebuildReport, Sentence, SessionRow, Sou
 from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
-from livingkv.store.stats import measure_store
+from livingkv.store.stats import folder_bytes, measure_store
 from livingkv.store.upkeep import StoreUpkeep
 from livingkv.store.writer_lock import WriterLock
 
@@ -47,7 +47,13 @@ class Store(StoreUpkeep):
     """
 
     def __init__(
-        self, root: Path, mode: Literal["read", "write"], disk: Disk, segment_bytes: int, map_bytes: int
+        self,
+        root: Path,
+        mode: Literal["read", "write"],
+        disk: Disk,
+        segment_bytes: int,
+        map_bytes: int,
+        budget_bytes: int | None = None,
     ) -> None:
         """Use `Store.open`."""
         self.path = root
@@ -70,6 +76,8 @@ class Store(StoreUpkeep):
             self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens)
             self._sentences = Sentences(self._catalog, self._reading)
             self._disk = disk
+            self._budget_bytes = budget_bytes
+            self._used_bytes = 0 if budget_bytes is None else folder_bytes(root)
             self._closing = stack.pop_all()
 
     @classmethod
@@ -84,12 +92,15 @@ class Store(StoreUpkeep):
         catalog_bytes: int = CATALOG_BYTES,
         disk: Disk | None = None,
         labels: Mapping[str, str] | None = None,
+        disk_budget_bytes: int | None = None,
     ) -> Store:
         """Open the store at `path`; a writer recovers it first, a reader ignores what no commit covers.
 
         fingerprint: what the store must have been written with; None accepts what is there.
         create: make the store if it is not there (mode "write", needs a fingerprint).
         labels: notes for a store that is made now, such as the model's name; later `Store.labels`, never compared.
+        disk_budget_bytes: bytes that the store's folder may take. An append that would exceed it first drops the KV
+        of the coldest pages of sessions that are not pinned; StoreFull when only text and pinned sessions are left.
         segment_bytes: size at which a segment is followed by the next. catalog_bytes: first size of the catalog's map.
 
         Raises StoreNotFound, FingerprintMismatch, FormatUnsupported, StoreLocked, StoreUnwritable, StoreFull,
@@ -111,7 +122,7 @@ class Store(StoreUpkeep):
                 lock.release()
         elif manifest is not None and fingerprint is not None:
             manifest.fingerprint.require(fingerprint, root)
-        return cls(root, mode, disk, segment_bytes, catalog_bytes)
+        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes)
 
     @classmethod
     def rebuild_catalog(
@@ -153,9 +164,14 @@ class Store(StoreUpkeep):
         if not appends:
             return
         with self._append_lock:
-            with self._catalog.read() as snapshot:
-                plan = plan_appends(snapshot, appends, self.fingerprint.page_tokens, _now_ms())
+            plan = self._planned(appends)
+            if self._make_room(plan):
+                plan = self._planned(appends)  # what was dropped took sequences
             self._commit(plan)
+
+    def _planned(self, appends: Sequence[Append]) -> Plan:
+        with self._catalog.read() as snapshot:
+            return plan_appends(snapshot, appends, self.fingerprint.page_tokens, _now_ms())
 
     def _commit(self, plan: Plan) -> None:
         pages = [page.record for page in plan.pages]
