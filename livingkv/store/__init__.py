@@ -6,6 +6,7 @@ from livingkv.store.rows import (
     Append,
     DefragReport,
     ForgetReceipt,
+    PortableChunk,
     RebuildReport,
     Role,
     Sentence,
@@ -16,6 +17,7 @@ from livingkv.store.rows import (
     StoreStats,
 )
 from livingkv.store.store import Store
+from livingkv.store.transfer import portable_text
 
 __all__ = [
     "Append",
@@ -23,6 +25,7 @@ __all__ = [
     "Disk",
     "Fingerprint",
     "ForgetReceipt",
+    "PortableChunk",
     "RebuildReport",
     "Role",
     "Sentence",
@@ -33,4 +36,5 @@ __all__ = [
     "Step",
     "Store",
     "StoreStats",
+    "portable_text",
 ]

@@ -118,6 +118,12 @@ def pack_chunk(
     return PackedChunk(payload, len(spans), len(token_ids), len(text))
 
 
+def renumbered(payload: bytes, first_sentence: int) -> bytes:
+    """A chunk's payload whose sentences are numbered from `first_sentence` on."""
+    fixed = _Fixed._make(_FIXED.unpack_from(payload))._replace(first_sentence=first_sentence)
+    return _FIXED.pack(*fixed) + payload[FIXED_BYTES:]
+
+
 def _span_type(n_bytes: int, n_tokens: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u2" if n_bytes < _NARROW and n_tokens < _NARROW else "<u4")
 
@@ -171,7 +177,7 @@ class Chunk:
         self.span_bytes, self.token_id_bytes, self.text_bytes = fixed[14:17]
         self._id_packing = fixed.id_packing
         self._text_is_packed = bool(fixed.text_packing)
-        self._payload = payload
+        self.payload = self._payload = payload
         self._ends = [FIXED_BYTES + sum(parts[:count]) for count in range(len(parts) + 1)]
 
     def _part(self, number: int) -> bytes:

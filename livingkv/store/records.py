@@ -41,6 +41,7 @@ class RecordType(IntEnum):
     CHUNK = 2
     PAGE = 3
     VOID = 4
+    TAIL = 5
 
 
 class RecordFlags(IntFlag):

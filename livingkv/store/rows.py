@@ -149,6 +149,18 @@ class SentenceWeight:
 
 
 @dataclass(frozen=True, slots=True)
+class PortableChunk:
+    """One append of an exported session, for ingesting its text again. Forgotten sentences read as spaces."""
+
+    text: bytes
+    source: str
+    source_digest: str
+    role: Role
+    end_of_source: bool
+    ends_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildReport:
     """What a catalog that was rebuilt from the segments holds.
 

@@ -83,12 +83,12 @@ class StoreUpkeep(StoreForgetting):
         with self._catalog.read() as snapshot:
             return hottest(snapshot, limit, int(time.time() * 1000), half_life_s)
 
-    def _make_room(self, plan: Plan) -> bool:
+    def _make_room(self, plan: Plan, n_more: int = 0) -> bool:
         """Before a commit, under the append lock: drop the coldest pages if the budget would be exceeded; True if so.
 
         Raises StoreFull if that does not help: only text, tails and pinned sessions are left. Nothing is changed then.
         """
-        n_new = sum(len(part) for record in plan.records() for part in record)
+        n_new = n_more + sum(len(part) for record in plan.records() for part in record)
         n_new += sum(map(len, plan.tails.values()))
         if self._budget_bytes is None:
             return False
