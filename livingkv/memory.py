@@ -14,23 +14,18 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from livingkv.answering import NOT_STORED, Clock, Prepared, Preparing, complete, evidence_of
-from livingkv.confidence import Verdict, judge, judge_words
+from livingkv.asking import Asking, asked_for, extract
 from livingkv.describing import session_info, store_stats
-from livingkv.engine import Engine
-from livingkv.errors import InputError, QuestionError
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.models import LoadedModel
-from livingkv.passages import Passage
 from livingkv.pieces import source_digest, split_pieces
-from livingkv.recall import QUESTION_LEAD, Probed, judge_hits, passages_for, probe
-from livingkv.results import Answer, CheckReport, Ingested, Mode, SessionInfo, Stats, Timings, Turn
+from livingkv.recall import QUESTION_LEAD
+from livingkv.results import Answer, CheckReport, Ingested, Mode, SessionInfo, Stats, Turn
 from livingkv.sampling import Sampler, Sampling
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
-from livingkv.stored_kv import StoredKV
 from livingkv.text import split_sentences
 
 OnText = Callable[[str], None]
@@ -119,43 +114,20 @@ class Memory:
 
         Raises QuestionError (empty, or longer than the hot window), SessionNotFound, ModelError or StoreError.
         """
-        clock = Clock(perf_counter())
         if mode == "extract":
-            return self._extract(question, session, clock)
-        engine = self._ready(question, clock)
-        before = engine.runner.n_prefilled
-        probed = probe(self._home.store(), self._home.index(), question, session, self._home.settings.n_candidates)
-        clock.probe = clock.lap() - clock.load
-        kv = StoredKV(self._home.store(), engine)
-        judged = judge_hits(engine, kv, probed, question, self._home.n_sinks)
-        verdict = judge([hit.gain for hit in judged if hit.gain is not None])
-        passages = passages_for(self._home.store(), judged[: verdict.n_recalled], self._home.settings.recall_tokens)
-        if not passages or (mode == "auto" and not verdict.confident):
-            prefilled = engine.runner.n_prefilled - before
-            return self._abstain(probed, passages, verdict, prefilled, clock, on_text)
-        prepared = self._prepare(verdict.mode if mode == "auto" else mode, probed, kv, passages, question, max_tokens)
-        clock.fetch = clock.lap() - clock.probe - clock.load
-        generated = complete(
-            engine,
-            prepared.state,
-            prepared.token_ids,
-            max_tokens=max_tokens,
-            sampling=sampling or Sampling(),
-            clock=clock,
-            on_text=on_text,
-        )
-        return Answer(
-            answer=generated.text.strip(),
-            mode=prepared.mode,
-            confident=verdict.confident,
-            confidence=verdict.confidence,
-            evidence=evidence_of(passages),
-            n_tokens=probed.n_tokens,
-            reused_tokens=prepared.reused_tokens,
-            prefilled_tokens=engine.runner.n_prefilled - before - max(len(generated.token_ids) - 1, 0),
-            timings_ms=_timings(clock),
-            reason=prepared.reason or (verdict.reason if mode == "auto" else "asked for"),
-        )
+            return extract(self._home, question, session)
+        asking = Asking(self._home, question)
+        probed = asking.probe(session)
+        judged, verdict = asking.judge(probed)
+        chosen = verdict.mode if mode == "auto" else mode
+        passages = asking.passages(chosen, probed, judged[: verdict.n_recalled])
+        if (mode == "auto" and not verdict.confident) or (chosen in ("kv", "ground") and not passages):
+            return _told(asking.abstain(probed, passages, verdict), on_text)
+        if mode != "auto":
+            verdict = asked_for(verdict, mode)
+        prepared = asking.prepare(verdict.mode, probed, passages, max_tokens)
+        generated = asking.complete(prepared, max_tokens, sampling or Sampling(), on_text)
+        return asking.answer(generated, prepared, probed, passages, verdict)
 
     def chat(
         self,
@@ -170,21 +142,20 @@ class Memory:
 
         Raises QuestionError, ModelError or StoreError; the session is unchanged then.
         """
-        clock = Clock(perf_counter())
-        engine = self._ready(message, clock)
-        before, words = engine.runner.n_prefilled, engine.words
+        asking = Asking(self._home, message)
+        engine = asking.engine
         self._home.writable_store()
         with self._reader(session) as reader:
-            reused = reader.n_tokens
+            reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):
-                reader.frame(words.encode(QUESTION_LEAD))
+                reader.frame(engine.words.encode(QUESTION_LEAD))
             text = message.encode()
             user = reader.read_text(text, split_sentences(text), Origin(CHAT, "user"))
             logits = reader.open_answer()
-            clock.first_token = clock.lap()
-            prefilled = engine.runner.n_prefilled - before
+            asking.clock.first_token = asking.clock.lap()
+            prefilled = engine.runner.n_prefilled - asking.prefilled_before
             tokens = engine.runner.generate(logits, reader.hot, Sampler(sampling or Sampling()), max_tokens)
-            generated = collect(tokens, words.stream(), max_tokens, on_text=on_text)
+            generated = collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
         self._home.index_new_sentences()
@@ -198,92 +169,10 @@ class Memory:
             n_tokens=row.n_tokens,
             reused_tokens=reused,
             prefilled_tokens=prefilled,
-            timings_ms=_timings(clock),
+            timings_ms=asking.clock.timings(),
             reason="the conversation goes on from its stored state",
             turn=row.n_turns,
         )
-
-    def _extract(self, question: str, session: str | None, clock: Clock) -> Answer:
-        """Mode extract: the stored text of the best passage, verbatim. The index alone decides; no model is loaded."""
-        self._check_question(question)
-        probed = probe(self._home.store(), self._home.index(), question, session, self._home.settings.n_candidates)
-        clock.probe = clock.lap()
-        verdict = judge_words(question, probed.hits)
-        passages = passages_for(
-            self._home.store(), probed.hits[: verdict.n_recalled], self._home.settings.recall_tokens
-        )
-        clock.fetch = clock.lap() - clock.probe
-        return Answer(
-            answer=passages[0].best.sentence.text.strip() if passages else NOT_STORED,
-            mode="extract",
-            confident=verdict.confident,
-            confidence=verdict.confidence,
-            evidence=evidence_of(passages),
-            n_tokens=probed.n_tokens,
-            reused_tokens=0,
-            prefilled_tokens=0,
-            timings_ms=_timings(clock),
-            reason=verdict.reason,
-        )
-
-    def _abstain(
-        self,
-        probed: Probed,
-        passages: list[Passage],
-        verdict: Verdict,
-        prefilled: int,
-        clock: Clock,
-        on_text: OnText | None,
-    ) -> Answer:
-        """No answer is generated: nothing stored seems to hold one."""
-        if on_text is not None:
-            on_text(NOT_STORED)
-        return Answer(
-            answer=NOT_STORED,
-            mode=verdict.mode,
-            confident=False,
-            confidence=verdict.confidence,
-            evidence=evidence_of(passages),
-            n_tokens=probed.n_tokens,
-            reused_tokens=0,
-            prefilled_tokens=prefilled,
-            timings_ms=_timings(clock),
-            reason=verdict.reason,
-        )
-
-    def _prepare(
-        self, mode: Mode, probed: Probed, kv: StoredKV, passages: list[Passage], question: str, max_tokens: int
-    ) -> Prepared:
-        """The workspace of one mode, ready for the question."""
-        engine = self._home.engine()
-        preparing = Preparing(engine, kv, probed, passages, question, self._home.n_sinks, max_tokens)
-        if mode in ("exact", "resume"):
-            if len(probed.sessions) != 1:
-                raise InputError("session", "none", f"mode {mode} needs one: name a session of this store")
-            session = probed.sessions[0]
-            if mode == "exact":
-                return preparing.exact_mode(session)
-            with self._home.hot_window(session) as hot:
-                return preparing.resume_mode(hot)
-        return preparing.kv_mode() if mode == "kv" else preparing.ground_mode()
-
-    def _ready(self, question: str, clock: Clock) -> Engine:
-        """The engine, after the question was found fit to be read in one block behind the sinks."""
-        self._check_question(question)
-        loaded = self._home.load_ms
-        engine = self._home.engine()
-        clock.load = self._home.load_ms - loaded
-        n_tokens = len(engine.words.encode(question))
-        if n_tokens > self._home.settings.window_tokens:
-            limit = self._home.settings.window_tokens
-            allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
-            raise QuestionError("question", f"{n_tokens} tokens", allowed)
-        return engine
-
-    @staticmethod
-    def _check_question(question: str) -> None:
-        if not question.strip():
-            raise QuestionError("question", "no words", "a question in words is needed")
 
     @contextmanager
     def _reader(self, session: str) -> Iterator[SessionReader]:
@@ -326,5 +215,7 @@ class Memory:
         self.close()
 
 
-def _timings(clock: Clock) -> Timings:
-    return Timings(clock.load, clock.probe, clock.fetch, clock.first_token, clock.lap())
+def _told(answer: Answer, on_text: OnText | None) -> Answer:
+    if on_text is not None:
+        on_text(answer.answer)
+    return answer

@@ -7,6 +7,7 @@ Knows nothing of where a folder came from.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,19 +24,19 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, AttributeError, Ke
 @contextmanager
 def quiet() -> Iterator[None]:
     """No warnings, log lines or progress bars of transformers inside the block. Process-wide while it lasts."""
-    from transformers.utils import logging
+    from transformers.utils import logging as their_logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
+    level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity(logging.CRITICAL)
+    their_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        their_logging.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            their_logging.enable_progress_bar()
 
 
 def read_config(folder: Path) -> Any:
@@ -87,9 +88,11 @@ def load_network(folder: Path, *, dtype: torch.dtype, device: torch.device, quan
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer. Raises UnsupportedModel where it is not a fast one (spans of characters are needed)."""
+    """The folder's tokenizer. Raises UnsupportedModel where it is not a fast one, ModelNotFound where there is none."""
     from transformers import AutoTokenizer
 
+    if not has_tokenizer(folder):  # transformers would make an empty one
+        raise ModelNotFound(f"{folder}: no tokenizer in it (tokenizer.json)")
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -100,18 +103,28 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder holds a vocabulary in any of the usual files."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json"))
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text that says something, cut to a readable length."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]
 
 
+def _has_bitsandbytes() -> bool:
+    return importlib.util.find_spec("bitsandbytes") is not None
+
+
 def _bitsandbytes_config(quantization: str, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig
 
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if not _has_bitsandbytes():
         allowed = "bf16 or fp32 is allowed until bitsandbytes is installed (pip install 'livingkv[gpu]')"
         raise InputError("weights", quantization, allowed)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns in every forward pass of the network
     if quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(

@@ -1,49 +1,26 @@
-"""Answering: a question to an answer in one of the modes, with evidence, confidence and honest counts.
+"""What each answer mode attends: the workspace of one question, ready for it to be read.
 
-Knows the read loop's steps and puts them together; memory.py shows them in one screen. Changes nothing durable.
+Knows stored KV, passages and the hot window; generates nothing and changes nothing durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
-
-import torch
 
 from livingkv.engine import Engine
 from livingkv.errors import RecordDamaged
-from livingkv.generation import Generated, collect
 from livingkv.hot_window import HotWindow
 from livingkv.passages import Passage
 from livingkv.recall import QUESTION_LEAD, Probed, attend_passages, attend_sinks
-from livingkv.results import Evidence, Mode
-from livingkv.sampling import Sampler, Sampling
+from livingkv.results import Mode
+from livingkv.settings import Placement
 from livingkv.store import SessionRow
 from livingkv.stored_kv import StoredKV
 from livingkv.workspace import AttentionState
 
 EXACT_RUN = 2048
 """Tokens decoded at once in mode exact."""
-
-NOT_STORED = "Nothing that is stored answers this."
-"""The answer of mode auto when it is not confident: a statement, not an invention."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """Wall time of the steps of one question, in milliseconds since it was asked."""
-
-    started: float
-    probe: float = 0.0
-    fetch: float = 0.0
-    first_token: float = 0.0
-
-    load: float = 0.0
-
-    def lap(self) -> float:
-        """Milliseconds since the start."""
-        return (perf_counter() - self.started) * 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +46,20 @@ class Preparing:
     question: str
     n_sinks: int
     max_tokens: int
+    placement: Placement = "compact"
 
     def kv_mode(self) -> Prepared:
         """Stored KV of the passages; falls back to reading their text when a page is damaged."""
         ids = self._question()
         try:
             space = attend_passages(
-                self.engine, self.kv, self.probed, self.passages, self.n_sinks, len(ids) + self.max_tokens
+                self.engine,
+                self.kv,
+                self.probed,
+                self.passages,
+                self.n_sinks,
+                len(ids) + self.max_tokens,
+                self.placement,
             )
         except RecordDamaged as error:
             grounded = self.ground_mode()
@@ -110,37 +94,3 @@ class Preparing:
         """The question behind recalled text, up to where the answer begins."""
         words = self.engine.words
         return [*words.encode(QUESTION_LEAD + self.question), *words.framing.answer]
-
-
-def complete(
-    engine: Engine,
-    state: AttentionState,
-    token_ids: Sequence[int],
-    *,
-    max_tokens: int,
-    sampling: Sampling,
-    clock: Clock,
-    on_text: Callable[[str], None] | None = None,
-    stop: Sequence[str] = (),
-) -> Generated:
-    """Read `token_ids` into the state and generate from there. Notes the time of the first token."""
-    logits = engine.runner.logits(torch.tensor(token_ids, device=engine.model.device), state)
-    tokens = engine.runner.generate(logits, state, Sampler(sampling), max_tokens)
-    clock.first_token = clock.lap()
-    return collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
-
-
-def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
-    """The passages as evidence, best first. The score is the gain where the model judged, else the index's."""
-    return tuple(
-        Evidence(
-            text=passage.text,
-            source=passage.source,
-            session=passage.session,
-            tokens=(passage.token_lo, passage.token_hi),
-            score=passage.best.score if passage.best.gain is None else passage.best.gain,
-            lexical=passage.best.lexical,
-            semantic=passage.best.semantic,
-        )
-        for passage in passages
-    )
