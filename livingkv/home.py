@@ -7,7 +7,7 @@ first write, because its fingerprint needs a model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -17,14 +17,18 @@ from livingkv.errors import (
     EmbedderMismatch,
     IndexDamaged,
     InputError,
+    PageDamaged,
     RecordDamaged,
     SessionNotFound,
+    StoreFull,
+    StoreLocked,
     StoreNotFound,
     StoreUnwritable,
 )
 from livingkv.hot_window import HotWindow
 from livingkv.index import Entry, Index
 from livingkv.models import LoadedModel, load_model
+from livingkv.repairing import repair_session
 from livingkv.settings import CodecName, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.stored_kv import restore_hot_window
@@ -47,9 +51,11 @@ class Home:
         self._index: Index | None = None
         self._engine: Engine | None = None
         self._hot: dict[int, HotWindow] = {}
+        self._recalled: list[int] = []
         self.load_ms = 0.0
         try:
-            self._store = Store.open(path, mode="read" if read_only else "write")
+            budget = None if read_only else self.settings.disk_budget_bytes
+            self._store = Store.open(path, mode="read" if read_only else "write", disk_budget_bytes=budget)
         except StoreNotFound:
             if read_only or not create:
                 raise
@@ -68,6 +74,11 @@ class Home:
     def n_sinks(self) -> int:
         """How many first tokens of a session are always attended: a property of the store."""
         return int(self._label("n_sinks"))
+
+    @property
+    def model_label(self) -> str:
+        """What the store's model is found by."""
+        return self._label("model")
 
     def _label(self, name: str) -> str:
         label = self.store().labels.get(name)
@@ -106,7 +117,12 @@ class Home:
         if self._store is None:
             require_codec(engine)
             self._store = Store.open(
-                self.path, mode="write", fingerprint=engine.fingerprint(), create=True, labels=engine.labels()
+                self.path,
+                mode="write",
+                fingerprint=engine.fingerprint(),
+                create=True,
+                labels=engine.labels(),
+                disk_budget_bytes=self.settings.disk_budget_bytes,
             )
             self._closing.callback(self._store.close)
         return self._store
@@ -148,7 +164,6 @@ class Home:
                 self._index = Index.open(folder, embedder, mode="read" if self._read_only else "write")
             except (IndexDamaged, EmbedderMismatch):
                 self._index = Index.recreate(folder, self.engine().embedder())
-            self._closing.callback(self._index.close)
             self.index_new_sentences()
         elif self._engine is not None and not self._index.has_embedder:
             self._index.use_embedder(self._engine.embedder())
@@ -164,13 +179,13 @@ class Home:
             index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
             index.commit(batch[-1].sentence_id)
 
-    def session_for_writing(self, name: str) -> SessionRow:
-        """The session called `name`, made now if it does not exist."""
+    def session_for_writing(self, name: str, *, kv: bool = True) -> SessionRow:
+        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start."""
         store = self.writable_store()
         try:
             return store.session(name)
         except SessionNotFound:
-            return store.create_session(name)
+            return store.create_session(name, kv=kv)
 
     def at_message_start(self, session_id: int) -> bool:
         """True when the session's last token opened a user message, so that nothing of it has been said yet."""
@@ -184,16 +199,62 @@ class Home:
 
     @contextlib.contextmanager
     def hot_window(self, session: SessionRow) -> Iterator[HotWindow]:
-        """The session's hot window, restored from the store where this process does not hold it. After an error inside
-        the block it is dropped, because it may be ahead of the store."""
+        """The session's hot window, restored from the store where this process does not hold it. Where KV of it is
+        damaged or was dropped, a writer rebuilds it first. After an error inside the block it is dropped, because
+        it may be ahead of the store."""
         hot = self._hot.pop(session.session_id, None)
         if hot is None or hot.n_tokens != session.n_tokens:
-            hot = restore_hot_window(self.store(), self.engine(), session, self.settings, self.n_sinks)
+            hot = self._restored(session)
         yield hot
         self._hot.clear()  # one at a time: device memory does not grow with the sessions
         self._hot[session.session_id] = hot
 
+    def _restored(self, session: SessionRow) -> HotWindow:
+        store, engine = self.store(), self.engine()
+        try:
+            return restore_hot_window(store, engine, session, self.settings, self.n_sinks)
+        except PageDamaged:
+            if self._read_only:
+                raise
+        repair_session(store, engine, self.settings, session, self.n_sinks)
+        return restore_hot_window(store, engine, store.session(session.session_id), self.settings, self.n_sinks)
+
+    def forget_hot_windows(self) -> None:
+        """Drop what device memory holds of sessions: the store is about to change under it."""
+        self._hot.clear()
+
+    def mend_index(self) -> None:
+        """Make the index anew if a check finds anything wrong with it."""
+        if self.index().check():
+            self.remake_index()
+
+    def remake_index(self) -> None:
+        """A new index of what the store holds now; of the old one nothing is left on disk."""
+        folder = self.store().path / "index"
+        if self._index is not None:
+            self._index.close()
+        self._index = Index.recreate(folder, self.engine().embedder())
+        self.index_new_sentences()
+        self._index.flush()
+
+    def note_recall(self, sentence_ids: Iterable[int]) -> None:
+        """Sentences that an answer used; their weights are recharged at once by a writer, at `close` by a reader."""
+        if self._read_only:
+            self._recalled.extend(sentence_ids)
+        else:
+            self.store().recharge(sentence_ids)
+
     def close(self) -> None:
         """Close everything. A second call does nothing."""
         self._hot.clear()
+        if self._index is not None:
+            self._index.close()
+            self._index = None
         self._closing.close()
+        recalled, self._recalled = self._recalled, []
+        if recalled:
+            with (
+                contextlib.suppress(StoreLocked, StoreUnwritable, StoreFull),
+                Store.open(self.path, mode="write") as store,
+            ):
+                store.recharge(recalled)  # a hint for later evictions: worth a moment's lock, not worth an error

@@ -38,6 +38,9 @@ class Settings:
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.
     max_line_bytes: a single line longer than this is refused as not being prose.
+    disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
+    pages goes
+        first, text and index stay. None: no limit.
 
     Raises InputError for a value out of range.
     """
@@ -50,6 +53,7 @@ class Settings:
     placement: Placement = "compact"
     n_candidates: int = 8
     max_line_bytes: int = 1 << 20
+    disk_budget_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -59,6 +63,11 @@ class Settings:
         for name in ("window_tokens", "block_tokens", "commit_tokens"):
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
+        budget = self.disk_budget_bytes
+        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1 << 20):
+            raise InputError(
+                "settings.disk_budget_bytes", repr(budget), f"None or at least {1 << 20} bytes are allowed"
+            )
         for name, kind in (("codec", CodecName), ("placement", Placement)):
             if getattr(self, name) not in get_args(kind):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
