@@ -4,6 +4,7 @@ from livingkv.store.disk import Disk, Step
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.rows import (
     Append,
+    ArchivedSentence,
     DefragReport,
     ForgetReceipt,
     PortableChunk,
@@ -21,6 +22,7 @@ from livingkv.store.transfer import portable_text
 
 __all__ = [
     "Append",
+    "ArchivedSentence",
     "DefragReport",
     "Disk",
     "Fingerprint",

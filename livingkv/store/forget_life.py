@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from livingkv.errors import InputError, StoreError
+from livingkv.store.archive import Archive
 from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
 from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS
 from livingkv.store.plan import Plan
 from livingkv.store.records import record_bytes
-from livingkv.store.rows import ForgetReceipt
+from livingkv.store.rows import ArchivedSentence, ForgetReceipt
 from livingkv.store.snapshot import Snapshot
 from livingkv.store.stats import folder_bytes
 
@@ -27,6 +28,12 @@ class StoreForgetting(StoreLife):
         deep: give up the KV of all later tokens of the session too, computed while they attended the forgotten ones.
         Raises InputError for an unknown id; nothing is changed then.
         """
+        wanted = set(sentence_ids)
+        receipt = self._forget_sentences(wanted, deep=deep)
+        self._leave_archive(lambda each: each.sentence_id in wanted)
+        return receipt
+
+    def _forget_sentences(self, sentence_ids: Iterable[int], *, deep: bool = False) -> ForgetReceipt:
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
@@ -64,7 +71,9 @@ class StoreForgetting(StoreLife):
                 plan.old_sources.append((session_id, item))
                 plan.sources[session_id, number] = item._replace(name="", digest=f"forgotten:{number}")
 
-        return self._forget(make, loss)
+        receipt = self._forget(make, loss)
+        self._leave_archive(lambda each: (each.session_id, each.source) == (session_id, name))
+        return receipt
 
     def forget_session(self, session_id: int) -> ForgetReceipt:
         """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound."""
@@ -74,7 +83,9 @@ class StoreForgetting(StoreLife):
             self._reading.require_session(snapshot, session_id)
             plan_forget_sessions(plan, snapshot, [session_id], loss)
 
-        return self._forget(make, loss)
+        receipt = self._forget(make, loss)
+        self._leave_archive(lambda each: each.session_id == session_id)
+        return receipt
 
     def forget_everything(self) -> ForgetReceipt:
         """Forget all sessions in one commit; the store stays, empty."""
@@ -83,7 +94,13 @@ class StoreForgetting(StoreLife):
         def make(plan: Plan, snapshot: Snapshot) -> None:
             plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
 
-        return self._forget(make, loss)
+        receipt = self._forget(make, loss)
+        self._leave_archive(lambda each: True)
+        return receipt
+
+    def _leave_archive(self, is_gone: Callable[[ArchivedSentence], bool]) -> None:
+        with self._append_lock:
+            Archive(self._disk, self.path).remove(is_gone)
 
     def gaps(self, session_id: int) -> list[tuple[int, int, int, int]]:
         """Forgotten spans of a session in order: from and to byte, from and to token, half-open."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from livingkv.errors import PageDamaged, StoreError
 from livingkv.store.catalog import Catalog
 from livingkv.store.committing import Committing
+from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.forking import plan_fork, plan_rename
 from livingkv.store.items import PageState
@@ -33,6 +34,7 @@ class StoreLife(ABC):
     _append_lock: threading.Lock
     _catalog: Catalog
     _reading: Reading
+    _disk: Disk
 
     @abstractmethod
     def _commit(self, plan: Plan) -> None:

@@ -86,6 +86,7 @@ class Replayed:
     dropped: dict[int, tuple[int, PageState]] = field(default_factory=dict)  # page: sequence of the event, state
     shared: dict[int, tuple[int, PageState]] = field(default_factory=dict)  # page: owner, state
     forked_at: int = 0
+    related: set[int] = field(default_factory=set)
 
     def finish(self) -> list[int]:
         """Put the chunks in order and number their sources; the chunks that are missing, which become empty rows.
@@ -189,6 +190,7 @@ class Replay:
                 self._event(entry, entry.content)
         for session_id in gone:
             self.sessions.pop(session_id, None)
+        self._find_families()
         for session in self.sessions.values():
             self.problems += (f"session {session.name!r}: chunk {number} is lost" for number in session.finish())
 
@@ -220,10 +222,25 @@ class Replay:
             for lo, hi in event.pages:
                 session.dropped |= dict.fromkeys(range(lo, hi), (entry.sequence, PageState(event.state)))
 
+    def _find_families(self) -> None:
+        """Sessions that share records, also through one that is gone, are one family: named by its lowest id."""
+        parents: dict[int, int] = {}
+
+        def root(session_id: int) -> int:
+            while parents.get(session_id, session_id) != session_id:
+                session_id = parents[session_id]
+            return session_id
+
+        for session in self.sessions.values():
+            for other in session.related:
+                low, high = sorted((root(session.session_id), root(other)))
+                parents[high] = low
+        for session in self.sessions.values():
+            session.family = root(session.session_id)
+
     def _fork(self, entry: LogEntry, event: Forked) -> None:
-        origin = self.sessions.get(event.of)
-        family = origin.family if origin else event.of
-        fork = Replayed(entry.session_id, event.name, event.created_ms, event.text_only, family)
+        fork = Replayed(entry.session_id, event.name, event.created_ms, event.text_only, entry.session_id)
+        fork.related = {event.of, *(chunk[0] for chunk in event.chunks), *(run[2] for run in event.pages)}
         fork.forked_at = entry.sequence
         for number, (owner, sequence, first_sentence) in enumerate(event.chunks):
             chunk = self._chunks.get((owner, number, sequence))

@@ -149,6 +149,18 @@ class SentenceWeight:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchivedSentence:
+    """A pruned sentence. `text` has bytes that are not UTF-8 as surrogates (`surrogateescape`)."""
+
+    sentence_id: int
+    session_id: int
+    session: str
+    source: str
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class PortableChunk:
     """One append of an exported session, for ingesting its text again. Forgotten sentences read as spaces."""
 

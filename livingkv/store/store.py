@@ -24,6 +24,7 @@ from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.making import SEGMENTS, make, open_catalog, prepare_folder, require_store
 from livingkv.store.manifest import read_manifest
 from livingkv.store.plan import Plan
+from livingkv.store.pruning import StorePruning
 from livingkv.store.reading import Reading
 from livingkv.store.rebuilding import rebuild_catalog
 from livingkv.store.rows import Append, RebuildReport, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
@@ -31,7 +32,6 @@ from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
 from livingkv.store.stats import folder_bytes, measure_store
-from livingkv.store.transfer import StoreTransfer
 from livingkv.store.writer_lock import WriterLock
 
 SEGMENT_BYTES = 1 << 28
@@ -39,7 +39,7 @@ CATALOG_BYTES = 1 << 36
 """Address space for the catalog's map, not disk space; it grows when it is full."""
 
 
-class Store(StoreTransfer):
+class Store(StorePruning):
     """An open store; a context manager. Made by `Store.open`.
 
     Threads may share it: reads run side by side and beside one append. A forked child may not use it: it opens its own.

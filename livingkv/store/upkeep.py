@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from livingkv.errors import StoreFull
 from livingkv.store.defragmenting import Living, movable
-from livingkv.store.disk import Disk
 from livingkv.store.forget_life import StoreForgetting
 from livingkv.store.making import SEGMENTS
 from livingkv.store.plan import Plan
@@ -25,7 +24,6 @@ _SPARE_SHARE = 50
 class StoreUpkeep(StoreForgetting):
     """Base of `Store`: upkeep."""
 
-    _disk: Disk
     _segments: SegmentReader
     _budget_bytes: int | None
     _used_bytes: int

@@ -141,6 +141,7 @@ def test_readers_go_on_beside_it(folder: Path) -> None:
             thread.join()
         assert not failures, failures
         reader.read_pages(1, range(len(model.pages)))
-        reader._segments.release_removed()
+        for each in (reader, writer):
+            each._segments.release_removed()
         links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
         assert not [link for link in links if link.is_symlink() and str(link.readlink()).endswith(".seg (deleted)")]

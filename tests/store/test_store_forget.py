@@ -234,6 +234,23 @@ def test_a_sentence_forgotten_in_one_stays_in_the_fork(folder: Path) -> None:
         assert_whole(store)
 
 
+def test_families_outlive_a_member_and_the_catalog(folder: Path) -> None:
+    """A, its fork B, B's fork C: B is forgotten, the catalog lost. C and A still know that they share."""
+    root = folder / "store"
+    one = filled_store(root)
+    with write_store(root) as store:
+        store.fork(1, "b")
+        store.fork(2, "c")
+        store.forget_session(2)
+    shutil.rmtree(root / "catalog")
+    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    with write_store(root) as store:
+        store.replace_pages(1, {}, tail=one.tail)
+        store.forget_session(3)
+        assert_session(store, one)
+        assert_whole(store)
+
+
 def test_renaming(folder: Path) -> None:
     model = filled_store(folder / "store")
     with write_store(folder / "store") as store:

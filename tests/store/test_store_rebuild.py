@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from livingkv.errors import PageDamaged, PageDropped, RecordDamaged, StoreError, StoreLocked, StoreNotFound
-from livingkv.store import Append, Store
+from livingkv.store import Append, Disk, Step, Store
 from tests.store.store_cases import (
     PAGE_TOKENS,
     SessionModel,
@@ -145,6 +145,39 @@ def test_a_whole_catalog_is_not_rebuilt(folder: Path) -> None:
         Store.rebuild_catalog(folder / "store", catalog_bytes=1 << 24)
     with read_store(folder / "store") as store:
         assert_session(store, model)
+
+
+class StopsAt(Disk):
+    """Raises at a step."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def reached(self, step: Step) -> None:
+        if step is self._step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", [Step.COMMIT_PREPARED, Step.CATALOG_REMOVED, Step.CATALOG_REBUILT])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_rebuilding_that_breaks_off_is_done_again(folder: Path, step: Step, lost: bool) -> None:
+    root = folder / "store"
+    model = filled_store(root)
+    if lost:
+        shutil.rmtree(root / "catalog")
+    else:
+        (root / "catalog" / "data.mdb").write_bytes(b"not a catalog" * 1000)
+    with pytest.raises(KeyboardInterrupt):
+        Store.rebuild_catalog(root, catalog_bytes=1 << 24, disk=StopsAt(step))
+    if step is not Step.CATALOG_REBUILT:
+        with pytest.raises(StoreError):
+            write_store(root)
+        assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    with write_store(root) as store:
+        mend_tail(store, model)
+        assert_session(store, model)
+        assert_whole(store)
+    assert {path.name for path in root.iterdir()} == {"manifest.json", "lock", "segments", "catalog"}
 
 
 def test_an_unreadable_catalog_is_rebuilt(folder: Path) -> None:

@@ -34,6 +34,8 @@ def check_tiles(text: bytes, spans: list[SentenceSpan], max_bytes: int) -> None:
 
 settings(max_examples=400, deadline=None)
 given(text=_TEXTS, max_bytes=st.sampled_from([16, 17, 40, 1024]))
+
+
 def test_spans_tile_any_text_and_cut_no_code_point(text: str, max_bytes: int) -> None:
     encoded = text.encode("utf-8", "surrogatepass")
     spans = split_sentences(encoded, max_bytes=max_bytes)
@@ -46,12 +48,16 @@ def test_spans_tile_any_text_and_cut_no_code_point(text: str, max_bytes: int) ->
 
 settings(max_examples=200, deadline=None)
 given(text=st.binary(max_size=300), max_bytes=st.sampled_from([16, 1024]))
+
+
 def test_spans_tile_bytes_that_are_not_utf8(text: bytes, max_bytes: int) -> None:
     check_tiles(text, split_sentences(text, max_bytes=max_bytes), max_bytes)
 
 
 settings(max_examples=200, deadline=None)
 given(text=_TEXTS)
+
+
 def test_newlines_end_a_sentence_and_spaces_begin_the_next(text: str) -> None:
     encoded = text.encode()
     parts = [encoded[lo:hi].decode() for lo, hi in split_sentences(encoded, max_bytes=1 << 20)]
@@ -63,6 +69,8 @@ def test_newlines_end_a_sentence_and_spaces_begin_the_next(text: str) -> None:
 
 settings(max_examples=100, deadline=None)
 given(words=st.lists(st.text("abcdefg", min_size=1, max_size=9), min_size=1, max_size=80))
+
+
 def test_a_long_sentence_is_cut_at_white_space(words: list[str]) -> None:
     text = " ".join(words).encode()
     parts = [text[lo:hi] for lo, hi in split_sentences(text, max_bytes=32)]
@@ -70,6 +78,8 @@ def test_a_long_sentence_is_cut_at_white_space(words: list[str]) -> None:
 
 
 pytest.mark.parametrize("cluster", ["👩\u200d👩\u200d👧", "e\u0301\u0323", "🇳🇴", "กำ", "👍🏽"])
+
+
 def test_a_long_word_is_cut_between_graphemes(cluster: str) -> None:
     text = (cluster * 400).encode()
     parts = [text[lo:hi].decode() for lo, hi in split_sentences(text, max_bytes=100)]
@@ -111,6 +121,8 @@ pytest.mark.parametrize(
         "👍",
     ],
 )
+
+
 def test_time_grows_with_the_text_not_with_its_square(unit: str) -> None:
     def seconds(n_bytes: int) -> float:
         text = (unit * (n_bytes // len(unit.encode()))).encode()
