@@ -25,7 +25,7 @@ from livingkv.store.making import SEGMENTS, make, open_catalog, prepare_folder, 
 from livingkv.store.manifest import read_manifest
 from livingkv.store.reading import Reading
 from livingkv.store.rows import Append, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
-from livingkv.store.segment_reader import SegmentReader
+from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
 from livingkv.store.stats import measure_store
@@ -167,6 +167,23 @@ class Store:
         that the session does not have, SessionNotFound or FormatUnsupported.
         """
         return self._reading.read_pages(session_id, pages)
+
+    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
+        """Where pages stand now and what their records must say, in the order asked for. Raises as `read_pages`.
+
+        For readers with memory of their own (livingkv.tiers), who read and verify with `segments`.
+        """
+        return self._reading.locate_pages(session_id, pages)
+
+    @property
+    def segments(self) -> SegmentReader:
+        """The store's open segments, closed with the store."""
+        return self._segments
+
+    @property
+    def disk(self) -> Disk:
+        """The file layer that the store was opened with."""
+        return self._disk
 
     def read_tail(self, session_id: int) -> tuple[int, bytes]:
         """The first token of a session's tail, and its bytes, verified. Raises PageDamaged or SessionNotFound."""
