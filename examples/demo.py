@@ -58,6 +58,7 @@ def ask(
     model: str | None = None,
     mode: Annotated[Literal["auto", "kv", "ground", "extract", "exact"], typer.Option()] = "auto",
     every: Annotated[bool, typer.Option("--all", help="Ask all questions, not only the demo's.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")] = False,
 ) -> int:
     """Ask the questions in one process and say whether each answer is right."""
     chosen = [question for question in read_questions() if question.demo or every]
@@ -75,4 +76,4 @@ def ask(
 
 
 if __name__ == "__main__":
-    sys.exit(run(typer.main.get_group(app), sys.argv[1:]))
+    sys.exit(run(typer.main.get_group(app), sys.argv[1:], program="demo.py"))

@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 
-def run(command: TyperGroup, argv: Sequence[str]) -> int:
+def run(command: TyperGroup, argv: Sequence[str], *, program: str = "livingkv") -> int:
     """Runs one command line and returns its exit code. Never raises for what the world did wrong.
 
     The verb's return value is the exit code (None is 0). Everything that fails becomes one line on standard error;
@@ -37,7 +37,7 @@ def run(command: TyperGroup, argv: Sequence[str]) -> int:
     use_utf8()
     debug = "--debug" in argv
     try:
-        code = call(command, argv)
+        code = call(command, argv, program)
         flush()
         return code
     except KeyboardInterrupt:
@@ -47,18 +47,18 @@ def run(command: TyperGroup, argv: Sequence[str]) -> int:
         close_stdout()
         return ExitCode.PIPE_CLOSED
     except typer.TyperException as error:
-        return fail(usage_line(error), error, debug)
+        return fail(usage_line(error, program), error, debug)
     except LivingKVError as error:
-        return fail(f"livingkv: {one_line(str(error))}", error, debug)
+        return fail(f"{program}: {one_line(str(error))}", error, debug)
     except Exception as error:  # the process edge: whatever is left is told in one line and recorded by --debug
         hint = "" if debug else " (a traceback: the same command with --debug)"
-        return fail(f"livingkv: {type(error).__name__}: {one_line(str(error))}{hint}", error, debug)
+        return fail(f"{program}: {type(error).__name__}: {one_line(str(error))}{hint}", error, debug)
 
 
-def call(command: TyperGroup, argv: Sequence[str]) -> int:
+def call(command: TyperGroup, argv: Sequence[str], program: str) -> int:
     """Parses the arguments and calls the verb. Typer's own error handling, which exits with 2, is left out."""
     try:
-        with command.make_context("livingkv", list(argv)) as context:
+        with command.make_context(program, list(argv)) as context:
             result = command.invoke(context)
     except typer.Exit as request:
         return request.exit_code
@@ -77,10 +77,10 @@ def fail(line: str, error: BaseException, debug: bool) -> int:
     return ExitCode.FAILED
 
 
-def usage_line(error: typer.TyperException) -> str:
+def usage_line(error: typer.TyperException, program: str) -> str:
     """A usage error in one line that says where the help is."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "livingkv"
+    path = context.command_path if context is not None else program
     message = one_line(error.format_message()).replace("Value error, ", "").rstrip(".")
     return f"{path}: {message}; see {path} --help"
 

@@ -1,7 +1,7 @@
 """How sure recall is that the store holds an answer, and which mode that calls for.
 
-Knows the gains of judged hits; knows no KV and no text. The thresholds were read off real questions
-(experiments/004_confidence) and are the same for all models until calibration from the store itself replaces them.
+Knows the gains and word coverage of judged hits; knows no KV and no text. The thresholds were read off real questions
+(experiments/LOG.md) and are the same for all models until calibration from the store itself replaces them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from livingkv.index import coverage
 from livingkv.passages import Judged
 from livingkv.results import Mode
 
-GAIN_HALF = 1.75
-"""Nats per question token at which the confidence is one half: present facts gained 2.3 to 4.9, absent ones up to
-1.3."""
+HALF = 2.2
+"""Gain in nats per question token, plus the coverage of its words, at which the confidence is one half."""
 
-GAIN_SLOPE = 2.5
-TIE_NATS = 0.5
-"""Hits whose gains differ by less are near ties: the model must see all of them."""
+SLOPE = 2.5
+TIE = 0.5
+"""Hits whose rank scores differ by less are near ties: the model must see all of them."""
 
 CONFIDENT = 0.5
 
@@ -41,30 +39,30 @@ class Verdict:
         return self.confidence >= CONFIDENT
 
 
-def judge(gains: Sequence[float], *, at_most: int = 4) -> Verdict:
-    """The verdict on hits with these gains, best first."""
-    if not gains:
+def judge(hits: Sequence[Judged], *, at_most: int = 4) -> Verdict:
+    """The verdict on judged hits, best first. Hits without a gain are not counted."""
+    judged = [hit for hit in hits if hit.gain is not None]
+    if not judged:
         return Verdict(0.0, 0, "extract", "nothing stored shares a word or a meaning with the question")
-    best = gains[0]
-    confidence = 1.0 / (1.0 + math.exp(-GAIN_SLOPE * (best - GAIN_HALF)))
-    ties = sum(1 for gain in gains if best - gain < TIE_NATS)
+    best = judged[0]
+    assert best.gain is not None
+    evidence = best.gain + best.coverage
+    confidence = 1.0 / (1.0 + math.exp(-SLOPE * (evidence - HALF)))
+    ties = sum(1 for hit in judged if best.rank_score - hit.rank_score < TIE)
+    n = min(ties, at_most)
     if confidence < CONFIDENT:
-        reason = (
-            f"the best stored sentence makes the question {best:.2f} nats per token likelier, {GAIN_HALF} are needed"
-        )
-        return Verdict(confidence, min(ties, at_most), "extract", reason)
+        said = f"the best stored sentence makes the question {best.gain:.2f} nats per token likelier"
+        return Verdict(confidence, n, "extract", f"{said} and holds {best.coverage:.0%} of its words: too little")
     if ties == 1:
         return Verdict(confidence, 1, "kv", "one sentence stands out: its stored KV is attended, nothing is read again")
-    n = min(ties, at_most)
-    return Verdict(
-        confidence, n, "ground", f"{ties} sentences are nearly tied: the passages of {n} are read again together"
-    )
+    return Verdict(confidence, n, "ground", f"{ties} sentences are nearly tied: {n} of their passages are read again")
 
 
-def judge_words(question: str, hits: Sequence[Judged]) -> Verdict:
-    """The verdict without a model: the share of the question's telling terms that the first hit holds."""
+def judge_words(hits: Sequence[Judged]) -> Verdict:
+    """The verdict without a model: the share of the question's words that the first hit holds, rare ones counting
+    more."""
     if not hits:
         return judge([])
-    share = coverage(question, hits[0].sentence.text)
-    reason = f"no model was asked: the best sentence holds {share:.0%} of the question's telling words"
+    share = hits[0].coverage
+    reason = f"no model was asked: the best sentence holds {share:.0%} of the question's words"
     return Verdict(share, 1, "extract", reason)

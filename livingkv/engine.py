@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from livingkv.codec import PageCodec, PageShape, make_codec
 from livingkv.framing import Words
 from livingkv.hot_window import HotWindow
+from livingkv.index import TokenEmbedder
 from livingkv.models import LoadedModel
 from livingkv.positions import shift
 from livingkv.runner import Runner
@@ -80,6 +82,13 @@ class Engine:
             device=self.model.device,
             dual_chunk=self.model.dual_chunk,
         )
+
+    def embedder(self) -> TokenEmbedder:
+        """The dense channel's embedder that needs no download: weighted means of the model's input embeddings."""
+        weight = self.model.network.get_input_embeddings().weight.detach().cpu()
+        matrix = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
+        name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
+        return TokenEmbedder(matrix.numpy(), self.words.encode, name=name)
 
     def workspace(self, capacity: int, *, dual_chunk: bool = False) -> Workspace:
         """An empty workspace; with `dual_chunk` its positions follow the model's dual-chunk rules where it has them."""

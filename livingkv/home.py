@@ -13,7 +13,7 @@ from time import perf_counter
 
 from livingkv.codec_gate import require_codec
 from livingkv.engine import Engine
-from livingkv.errors import IndexDamaged, InputError, SessionNotFound, StoreNotFound, StoreUnwritable
+from livingkv.errors import EmbedderMismatch, IndexDamaged, InputError, SessionNotFound, StoreNotFound, StoreUnwritable
 from livingkv.hot_window import HotWindow
 from livingkv.index import Entry, Index
 from livingkv.models import LoadedModel, load_model
@@ -125,22 +125,31 @@ class Home:
         return self._engine is not None
 
     def index(self) -> Index:
-        """The index, with every sentence of the store in it; made anew where it is missing or damaged."""
+        """The index, with every sentence of the store in it; made anew where it is missing, damaged or of another
+        embedder.
+
+        It probes by meaning only once the model is loaded. Raises StoreFull, StoreLocked or IndexFault.
+        """
         if self._index is None:
-            store = self.store()
-            folder = store.path / "index"
+            folder = self.store().path / "index"
+            embedder = self._engine.embedder() if self._engine is not None else None
             try:
-                self._index = Index.open(folder, None, mode="write")
-            except IndexDamaged:
-                self._index = Index.recreate(folder, None)
+                self._index = Index.open(folder, embedder, mode="read" if self._read_only else "write")
+            except (IndexDamaged, EmbedderMismatch):
+                self._index = Index.recreate(folder, self.engine().embedder())
             self._closing.callback(self._index.close)
             self.index_new_sentences()
+        elif self._engine is not None and not self._index.has_embedder:
+            self._index.use_embedder(self._engine.embedder())
         return self._index
 
     def index_new_sentences(self) -> None:
-        """Bring the index up to the store's newest sentence; durable on return."""
+        """Let the index know the store's newest sentences. They can be found at once; durable at the latest at
+        `close`."""
         index, store = self._index or self.index(), self.store()
         while batch := store.sentences_after(index.high_water, _BATCH):
+            if not index.has_embedder:
+                index.use_embedder(self.engine().embedder())
             index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
             index.commit(batch[-1].sentence_id)
 

@@ -24,7 +24,7 @@ from livingkv.home import Home
 from livingkv.models import LoadedModel
 from livingkv.passages import Passage
 from livingkv.pieces import source_digest, split_pieces
-from livingkv.recall import QUESTION_LEAD, Probed, judge_hits, passages_for, probe
+from livingkv.recall import QUESTION_LEAD, Probed, alone_or_grown, judge_hits, passages_for, probe
 from livingkv.results import Answer, CheckReport, Ingested, Mode, SessionInfo, Stats, Timings, Turn
 from livingkv.sampling import Sampler, Sampling
 from livingkv.session_reader import Origin, SessionReader
@@ -128,12 +128,15 @@ class Memory:
         clock.probe = clock.lap() - clock.load
         kv = StoredKV(self._home.store(), engine)
         judged = judge_hits(engine, kv, probed, question, self._home.n_sinks)
-        verdict = judge([hit.gain for hit in judged if hit.gain is not None])
+        verdict = judge(judged)
         passages = passages_for(self._home.store(), judged[: verdict.n_recalled], self._home.settings.recall_tokens)
-        if not passages or (mode == "auto" and not verdict.confident):
+        if (mode == "auto" and not verdict.confident) or (mode in ("kv", "ground") and not passages):
             prefilled = engine.runner.n_prefilled - before
             return self._abstain(probed, passages, verdict, prefilled, clock, on_text)
-        prepared = self._prepare(verdict.mode if mode == "auto" else mode, probed, kv, passages, question, max_tokens)
+        chosen = verdict.mode if mode == "auto" else mode
+        if chosen == "kv" and len(passages) == 1:
+            passages = [alone_or_grown(engine, kv, probed, question, self._home.n_sinks, passages[0])]
+        prepared = self._prepare(chosen, probed, kv, passages, question, max_tokens)
         clock.fetch = clock.lap() - clock.probe - clock.load
         generated = complete(
             engine,
@@ -208,7 +211,7 @@ class Memory:
         self._check_question(question)
         probed = probe(self._home.store(), self._home.index(), question, session, self._home.settings.n_candidates)
         clock.probe = clock.lap()
-        verdict = judge_words(question, probed.hits)
+        verdict = judge_words(probed.hits)
         passages = passages_for(
             self._home.store(), probed.hits[: verdict.n_recalled], self._home.settings.recall_tokens
         )
@@ -265,7 +268,9 @@ class Memory:
                 return preparing.exact_mode(session)
             with self._home.hot_window(session) as hot:
                 return preparing.resume_mode(hot)
-        return preparing.kv_mode() if mode == "kv" else preparing.ground_mode()
+        if mode == "ground":
+            return preparing.ground_mode()
+        return preparing.kv_mode()
 
     def _ready(self, question: str, clock: Clock) -> Engine:
         """The engine, after the question was found fit to be read in one block behind the sinks."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from livingkv.errors import ModelDamaged, ModelNotFound
 from livingkv.fingerprints import weight_files
+from livingkv.model_loading import first_line, has_tokenizer
 
 ShowBytes = Callable[[int, int], None]
 
@@ -69,8 +70,7 @@ def _is_complete(folder: Path) -> bool:
         files = weight_files(folder)
     except ModelDamaged:
         return False
-    tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json"))
-    return bool(files) and all(file.is_file() for file in files) and tokenizer
+    return bool(files) and all(file.is_file() for file in files) and has_tokenizer(folder)
 
 
 def _check_reachable(repo: str) -> None:
@@ -125,14 +125,9 @@ def _hub_errors(repo: str) -> Iterator[None]:
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise ModelNotFound(f"{repo}: could not be fetched from the hub ({_short(error)})") from error
+        raise ModelNotFound(f"{repo}: could not be fetched from the hub ({first_line(error)})") from error
     finally:
         hub_logging.set_verbosity(level)
-
-
-def _short(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
 
 
 def _bar(show: ShowBytes | None) -> Any:

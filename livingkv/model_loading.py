@@ -87,9 +87,11 @@ def load_network(folder: Path, *, dtype: torch.dtype, device: torch.device, quan
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer. Raises UnsupportedModel where it is not a fast one (spans of characters are needed)."""
+    """The folder's tokenizer. Raises UnsupportedModel where it is not a fast one, ModelNotFound where there is none."""
     from transformers import AutoTokenizer
 
+    if not has_tokenizer(folder):  # transformers would make an empty one
+        raise ModelNotFound(f"{folder}: no tokenizer in it (tokenizer.json)")
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -98,6 +100,11 @@ def load_tokenizer(folder: Path) -> Any:
     if not tokenizer.is_fast:
         raise UnsupportedModel(f"{folder}: its tokenizer has no fast version (tokenizer.json)")
     return tokenizer
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder holds a vocabulary in any of the usual files."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json"))
 
 
 def first_line(error: BaseException) -> str:

@@ -14,6 +14,9 @@ from livingkv.store import Sentence
 PASSAGE_TOKENS = 96
 """What a hit is grown to, about a paragraph."""
 
+COVERAGE_NATS = 3.0
+"""What holding all of the question's words is worth in the order of hits, in nats per question token."""
+
 _REACH = 4
 
 
@@ -23,13 +26,21 @@ class Judged:
 
     score: the index's fused score. gain: nats per question token that the sentence's stored KV adds to the
     likelihood of the question; None when no model was asked.
+    coverage: the share of the question's terms that the sentence holds, rare terms counting by their idf.
     """
 
     sentence: Sentence
     score: float
     lexical: float | None
     semantic: float | None
+    coverage: float
     gain: float | None = None
+
+    @property
+    def rank_score(self) -> float:
+        """What orders judged hits: meaning by the model, words by the index. Weighed on needles
+        (experiments/LOG.md)."""
+        return (self.gain or 0.0) + COVERAGE_NATS * self.coverage
 
 
 @dataclass(frozen=True, slots=True)

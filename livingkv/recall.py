@@ -22,6 +22,9 @@ from livingkv.workspace import Workspace
 QUESTION_LEAD = "\n\n"
 """Between recalled text and the question inside the user message."""
 
+GROWN_NATS = 0.25
+"""How much likelier, per token, a question must become for neighbours to be recalled with a sure sentence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Probed:
@@ -47,16 +50,17 @@ def probe(store: Store, index: Index, question: str, session: str | None, limit:
     known = {row.session_id for row in sessions}
     found = [hit for hit in index.probe(question, limit=limit, session_ids=wanted) if hit.session_id in known]
     sentences = [store.sentence(hit.sentence_id) for hit in found]
+    shares = index.coverage(question, [sentence.text for sentence in sentences])
     hits = [
-        Judged(sentence, hit.score, hit.lexical, hit.semantic)
-        for hit, sentence in zip(found, sentences, strict=True)
+        Judged(sentence, hit.score, hit.lexical, hit.semantic, share)
+        for hit, sentence, share in zip(found, sentences, shares, strict=True)
         if sentence.token_hi > sentence.token_lo
     ]
     return Probed(sessions, tuple(hits))
 
 
 def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int) -> list[Judged]:
-    """The hits with their gains, best gain first. A hit whose page is damaged cannot be judged and goes last, gain
+    """The hits with their gains, best first. A hit whose page is damaged cannot be judged and goes last, gain
     None."""
     candidates: list[Candidate] = []
     judged: list[Judged] = []
@@ -75,13 +79,36 @@ def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_si
     sinks = Candidate(kv.run(probed.session(judged[0].sentence.session_id), 0, n_sinks), 0)
     lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
     gains = question_gains(engine.runner, sinks, candidates, lead, words)
-    ranked = sorted(zip(gains, judged, strict=True), key=lambda pair: -pair[0])
-    return [*(replace(hit, gain=gain) for gain, hit in ranked), *damaged]
+    ranked = [replace(hit, gain=gain) for gain, hit in zip(gains, judged, strict=True)]
+    return [*sorted(ranked, key=lambda hit: -hit.rank_score), *damaged]
 
 
 def passages_for(store: Store, judged: Sequence[Judged], budget_tokens: int) -> list[Passage]:
     """The hits grown to passages within the budget."""
     return grow_passages(judged, store.neighbours, budget_tokens=budget_tokens)
+
+
+def alone_or_grown(
+    engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int, grown: Passage
+) -> Passage:
+    """The best hit's sentence alone, unless the stored KV of its grown passage makes the question clearly likelier.
+
+    Neighbours name the one that a fact is about, but they also distract a small model: without need, and when a page of
+    theirs is damaged, they stay out.
+    """
+    sentence = grown.best.sentence
+    only = replace(grown, token_lo=sentence.token_lo, token_hi=sentence.token_hi, text=sentence.text.strip())
+    if grown.n_tokens == only.n_tokens:
+        return grown
+    session = probed.session(grown.session_id)
+    try:
+        runs = [Candidate(kv.run(session, p.token_lo, p.token_hi), p.token_lo) for p in (only, grown)]
+    except RecordDamaged:
+        return only
+    sinks = Candidate(kv.run(session, 0, n_sinks), 0)
+    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
+    alone, with_neighbours = question_gains(engine.runner, sinks, runs, lead, words)
+    return grown if with_neighbours > alone + GROWN_NATS else only
 
 
 def attend_sinks(engine: Engine, kv: StoredKV, session: SessionRow, n_sinks: int, extra_tokens: int) -> Workspace:

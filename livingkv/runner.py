@@ -96,7 +96,7 @@ class Runner:
     def head(self, hidden: Tensor) -> Tensor:
         """Logits in fp32 of last hidden states [..., hidden], scaled as the model scales them."""
         config = self._network.config
-        # flattened: one row with a wide batch stride takes a slow path of PyTorch, 740 ms instead of 10 for 150,000 words
+        # a single row with a wide batch stride takes a slow path of PyTorch: 740 ms instead of 10 for 150,000 words
         rows = hidden.reshape(-1, hidden.shape[-1])
         logits: Tensor = self._network.get_output_embeddings()(rows).float().view(*hidden.shape[:-1], -1)
         factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)

@@ -177,7 +177,9 @@ def main(
     """Hide needles in a haystack, read it in one process, ask for some of them in another."""
     lengths, phrasings = (tuple(int(part) for part in given.split(",")) for given in (tokens, phrasing))
     plan = Plan(lengths, needles, ask, mode, phrasings, seed, kill, model, max_tokens, json.loads(settings))
-    plan_json = json.loads(json.dumps(asdict(plan)))
+    plan_json = json.loads(json.dumps(asdict(plan))) | {
+        "model": model and Path(model).name
+    }  # no folder of this machine
     result: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else {"plan": plan_json, "lengths": {}}
     if result["plan"] != plan_json:
         raise typer.BadParameter(f"{out} holds the result of another plan; name another file or move it away")

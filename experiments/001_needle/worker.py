@@ -17,7 +17,7 @@ from typing import Any
 from experiments.haystack import build_haystack, choose_asked, make_needles
 from experiments.provenance import circumstances, peak_memory_bytes
 from livingkv import Memory, Settings
-from livingkv.models import load_model
+from livingkv.models import LoadedModel, load_model
 from livingkv.results import to_json
 
 SOURCE = "haystack"
@@ -30,9 +30,7 @@ def tell(kind: str, **values: Any) -> None:
 
 def ingest(task: dict[str, Any]) -> None:
     """Builds the haystack, reads it into the store, and says so when it is durable."""
-    start = time.perf_counter()
-    model = load_model(task["model"])
-    load_seconds = time.perf_counter() - start
+    model, described = loaded_model(task)
 
     def count_tokens(texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in model.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
@@ -49,7 +47,7 @@ def ingest(task: dict[str, Any]) -> None:
             "done",
             ingested=to_json(result),
             haystack={"digest": haystack.digest, "n_sentences": haystack.n_sentences, "n_tokens": haystack.n_tokens},
-            load_seconds=load_seconds,
+            **described,
             peak_memory_bytes=peak_memory_bytes(),
             circumstances=circumstances(),
         )
@@ -58,10 +56,11 @@ def ingest(task: dict[str, Any]) -> None:
 
 def ask(task: dict[str, Any]) -> None:
     """Asks for the needles that were not asked for yet, one line an answer."""
+    model, described = loaded_model(task)
     needles = make_needles(task["needles"], seed=task["seed"])
     known = {(row["phrasing"], row["key"]) for row in task["answered"]}
     settings = Settings.from_dict(task["settings"])
-    with Memory.open(task["store"], model=task["model"], settings=settings, read_only=True) as memory:
+    with Memory.open(task["store"], model=model, settings=settings, read_only=True) as memory:
         for phrasing in task["phrasings"]:
             for needle in choose_asked(needles, task["ask"], seed=task["seed"]):
                 if (phrasing, needle.key) in known:
@@ -79,7 +78,21 @@ def ask(task: dict[str, Any]) -> None:
                     evidence_rank=ranks[0] if ranks else None,
                     **without_texts(asdict(answer)),
                 )
-    tell("end", peak_memory_bytes=peak_memory_bytes(), circumstances=circumstances())
+    tell("end", **described, peak_memory_bytes=peak_memory_bytes(), circumstances=circumstances())
+
+
+def loaded_model(task: dict[str, Any]) -> tuple[LoadedModel, dict[str, Any]]:
+    """The task's model, and what a result says of it."""
+    start = time.perf_counter()
+    model = load_model(task["model"])
+    described = {
+        "name": model.name,
+        "digest": model.model_digest,
+        "quantization": model.quantization,
+        "dtype": str(model.dtype),
+        "device": str(model.device),
+    }
+    return model, {"model": described, "load_seconds": time.perf_counter() - start}
 
 
 def without_texts(answer: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,259 @@
+"""The index of sentences: add, commit, remove, probe.
+
+Knows how the two channels and the sentences that are not yet durable act together; knows no store. Whatever happens to
+its folder, `Index.recreate` and feeding it again from the store bring it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from livingkv.errors import EmbedderMismatch, IndexDamaged, IndexFault
+from livingkv.index.analysis import question_terms, terms
+from livingkv.index.bm25 import idf
+from livingkv.index.durable import DurableIndex
+from livingkv.index.embedders import Embedder
+from livingkv.index.fusion import fuse
+from livingkv.index.hits import Entry, Found, Hit, best
+from livingkv.index.pending import PendingSentences
+
+FLUSH_SENTENCES = 512
+"""About so many sentences wait in memory before a commit makes them durable."""
+
+_LEAST_DEPTH = 64  # candidates of each channel; fusion needs more of them than the caller asks for
+
+
+class Index:
+    """Sentences by words and by meaning. One thread at a time; one writing process, any number of reading ones.
+
+    A writer finds what it committed at once. A reader finds what the writer made durable, newly at each probe, and may
+    add the rest for itself: in mode "read" nothing that is added is ever written.
+    """
+
+    def __init__(self, durable: DurableIndex, embedder: Embedder | None, mode: Literal["read", "write"]) -> None:
+        self.mode = mode
+        self._durable = durable
+        self._embedder: Embedder | None = None
+        self._staged: dict[int, Entry] = {}
+        self._pending = PendingSentences()
+        self._high_water = durable.state.high_water
+        if embedder is not None:
+            self.use_embedder(embedder)
+
+    @classmethod
+    def open(cls, path: Path, embedder: Embedder | None, mode: Literal["read", "write"]) -> Index:
+        """The index at `path`, its checksums checked. Without an embedder it probes by words alone.
+
+        Raises IndexDamaged when there is none or it cannot be read, and EmbedderMismatch when it was made with another
+        embedder or without one: then `recreate` it and feed it again.
+        """
+        return cls(DurableIndex.open(path), embedder, mode)
+
+    @classmethod
+    def recreate(cls, path: Path, embedder: Embedder | None) -> Index:
+        """A new, empty index at `path`, open for writing; an older one there is deleted. Durable on return.
+
+        Raises StoreFull, StoreLocked or IndexFault.
+        """
+        embedder_id, dimension = (embedder.id, embedder.dimension) if embedder is not None else (None, None)
+        return cls(DurableIndex.recreate(path, embedder_id, dimension), embedder, "write")
+
+    def use_embedder(self, embedder: Embedder) -> None:
+        """Give an index that was opened without an embedder its own. Raises EmbedderMismatch when it is another."""
+        state = self._durable.state
+        if (state.embedder_id, state.dimension) != (embedder.id, embedder.dimension):
+            held = f"vectors of {state.embedder_id} ({state.dimension} numbers each)" if state.embedder_id else "none"
+            given = f"{embedder.id} ({embedder.dimension} numbers each)"
+            where = self._durable.path
+            raise EmbedderMismatch(f"the vectors of {where} are {held}, asked for {given}; use the same or rebuild it")
+        self._embedder = embedder
+
+    @property
+    def has_embedder(self) -> bool:
+        """True when texts can be embedded: sentences added, questions probed by meaning."""
+        return self._embedder is not None
+
+    @property
+    def high_water(self) -> int | None:
+        """The mark of the newest commit that this object finds. After a crash it is that of the newest durable one.
+
+        Feed the index what the store has past it.
+        """
+        return self._high_water
+
+    @property
+    def n_sentences(self) -> int:
+        """Sentences that a probe can find."""
+        return self._durable.state.n_sentences + len(self._pending)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files of the index."""
+        return self._durable.size_bytes()
+
+    @property
+    def embedder_id(self) -> str | None:
+        """Of the vectors in the index; None when it has no dense channel."""
+        return self._durable.state.embedder_id
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Stage sentences for the next commit; one that is there already is replaced then.
+
+        Raises EmbedderMismatch when the index has vectors and no embedder was given.
+        """
+        wanted = self._durable.state.embedder_id
+        if wanted is not None and self._embedder is None:
+            raise EmbedderMismatch(f"{self._durable.path} needs vectors of {wanted}; open it with that embedder")
+        self._staged.update((entry.sentence_id, entry) for entry in entries)
+
+    def commit(self, high_water: int) -> None:
+        """Make what was staged findable, and durable once enough has gathered; `flush` and `close` do so at once.
+
+        Costs the embedding of the staged texts and, every FLUSH_SENTENCES sentences, a flush. After StoreFull,
+        StoreLocked or IndexFault everything is still findable, and the next commit tries again.
+        """
+        self._replace_durable(list(self._staged))
+        staged = list(self._staged.values())
+        vectors = self._embedder.embed([entry.text for entry in staged]) if self._embedder and staged else None
+        self._pending.add(staged, vectors)
+        self._staged.clear()
+        self._high_water = high_water
+        if len(self._pending) >= FLUSH_SENTENCES and self.mode == "write":
+            self.flush()
+
+    def flush(self) -> None:
+        """Make all that is committed durable; nothing happens when it is already. Raises as `commit`."""
+        if len(self._pending) or self._high_water != self._durable.state.high_water:
+            self._write()
+
+    def remove(self, *, sentence_ids: Sequence[int] = (), session_ids: Sequence[int] = ()) -> int:
+        """Remove sentences, durable on return, and say how many there were. Raises as `commit`.
+
+        The terms of removed sentences stay in tantivy's files until it merges them; `recreate` leaves nothing.
+        """
+        for entry in list(self._staged.values()):
+            if entry.sentence_id in sentence_ids or entry.session_id in session_ids:
+                del self._staged[entry.sentence_id]
+        before = self.n_sentences
+        self._pending.remove(sentence_ids, session_ids)
+        self._write(sentence_ids, session_ids)
+        return before - self.n_sentences
+
+    def probe(self, question: str, *, limit: int, session_ids: frozenset[int] | None = None) -> list[Hit]:
+        """The best `limit` sentences for a question, of these sessions only (None: of all), best first.
+
+        Returns nothing when no term is shared and there is no dense channel. Raises IndexDamaged.
+        """
+        if self.mode == "read":
+            self._follow_writer()
+        depth = max(limit, _LEAST_DEPTH)
+        lexical, share = self._search_terms(question, depth, session_ids)
+        semantic = self._search_vectors(question, depth, session_ids)
+        return fuse(lexical, semantic, lexical_share=share, limit=limit)
+
+    def coverage(self, question: str, texts: Sequence[str]) -> list[float]:
+        """For each text the share of the question's terms that it holds, 0..1, rare terms counting by their idf."""
+        lexical, pending = self._durable.lexical, self._pending.table
+        n_durable = self._durable.state.n_sentences + 1
+        weights = question_terms(question)
+        for term in weights:
+            n_with = min(lexical.n_with_term(term), n_durable) + pending.n_with_term(term)
+            weights[term] *= idf(n_durable + len(pending), n_with)
+        total = sum(weights.values())
+        if total <= 0.0:
+            return [0.0] * len(texts)
+        return [sum(weights[term] for term in weights.keys() & set(terms(text))) / total for text in texts]
+
+    def check(self) -> list[str]:
+        """What is wrong with the files, in words; empty when all are whole and the channels agree. Reads every byte."""
+        try:
+            durable = DurableIndex.open(self._durable.path)
+            dense = durable.dense()
+        except IndexDamaged as error:
+            return [str(error)]
+        if dense is not None and len(dense) != durable.state.n_sentences:
+            return [f"the index has {len(dense)} vectors for {durable.state.n_sentences} sentences; rebuild it"]
+        return []
+
+    def close(self) -> None:
+        """Flush in mode "write", and let the lock go. The object is of no use afterwards."""
+        if self.mode == "write":
+            self.flush()
+        self._durable.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._durable.close()  # what was not durable is fed again
+
+    def _search_terms(self, question: str, depth: int, session_ids: frozenset[int] | None) -> tuple[list[Found], float]:
+        """BM25 over durable and pending sentences alike, both with the idf that a term has in all of them.
+
+        The second value is the share, 0..1, of the question's idf that the best sentence holds.
+        """
+        lexical, pending = self._durable.lexical, self._pending.table
+        n_durable = self._durable.state.n_sentences + 1  # tantivy counts the document with the state
+        n_all = n_durable + len(pending)
+        weights = question_terms(question)
+        boosts, idfs = {}, {}
+        for term, weight in weights.items():
+            n_with = min(lexical.n_with_term(term), n_durable)
+            idfs[term] = idf(n_all, n_with + pending.n_with_term(term))
+            if n_with:
+                boosts[term] = weight * idfs[term] / idf(n_durable, n_with)
+        mean_terms = max(1, self._durable.state.n_terms + pending.n_terms) / n_all
+        found = lexical.search(boosts, limit=depth, session_ids=session_ids)
+        found += pending.search(
+            weights, mean_terms=mean_terms, term_idf=idfs.__getitem__, limit=depth, session_ids=session_ids
+        )
+        found = best(found, depth)
+        wanted = sum(weight * idfs[term] for term, weight in weights.items())
+        return found, min(1.0, found[0].score / wanted) if found else 0.0
+
+    def _search_vectors(self, question: str, depth: int, session_ids: frozenset[int] | None) -> list[Found]:
+        dense = self._durable.dense() if self._embedder is not None else None
+        if self._embedder is None or dense is None:
+            return []
+        vector = self._embedder.embed([question])[0]
+        found = dense.search(vector, limit=depth, session_ids=session_ids)
+        found += self._pending.search_vectors(vector, limit=depth, session_ids=session_ids)
+        return best(found, depth)
+
+    def _replace_durable(self, sentence_ids: list[int]) -> None:
+        """Make way for sentences that are added again under their ids."""
+        last = self._durable.state.last_id
+        again = [sentence_id for sentence_id in sentence_ids if last is not None and sentence_id <= last]
+        if again and self._durable.lexical.n_of(again, ()):
+            self._write(again)
+
+    def _write(self, removed_sentences: Sequence[int] = (), removed_sessions: Sequence[int] = ()) -> None:
+        if self.mode != "write":
+            raise IndexFault(f"the index at {self._durable.path} was opened for reading; open it for writing")
+        vectors = self._pending.vectors() if self._embedder is not None and len(self._pending) else None
+        self._durable.write(
+            list(self._pending.documents.values()),
+            vectors,
+            self._high_water,
+            removed_sentences=removed_sentences,
+            removed_sessions=removed_sessions,
+        )
+        self._pending = PendingSentences()
+
+    def _follow_writer(self) -> None:
+        """See what the writer has made durable; it need not be kept here any longer."""
+        if not self._durable.lexical.reload():
+            return
+        state = self._durable.state
+        if state.last_id is not None:
+            self._pending.remove([one for one in self._pending.documents if one <= state.last_id], ())
+        if state.high_water is not None:
+            self._high_water = max(state.high_water, self._high_water or state.high_water)
