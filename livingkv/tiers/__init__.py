@@ -6,7 +6,7 @@ Knows no tensor: what comes out is verified bytes. `open_pages` is the door.
 from livingkv.tiers.arena import Register
 from livingkv.tiers.counts import LowerCounts, TierCounts
 from livingkv.tiers.pages import TieredPages, open_pages
-from livingkv.tiers.ram import RamTier
+from livingkv.tiers.ram import RamTier, budget_for
 from livingkv.tiers.ram_entry import RamCounts
 from livingkv.tiers.tier import KeepingTier, PageKey, Tier
 
@@ -20,5 +20,6 @@ __all__ = [
     "Tier",
     "TierCounts",
     "TieredPages",
+    "budget_for",
     "open_pages",
 ]

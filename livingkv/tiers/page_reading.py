@@ -63,7 +63,7 @@ class PageReading:
         except Exception as error:  # the edge of a thread: whoever waits for the pages is told
             failure = StoreError(f"pages could not be read ({error}): try again")
             failure.__cause__ = error
-            self._fail([entry for entry in entries if not entry.done.is_set()], failure)
+            self._fail([entry for entry in entries if entry.awaited], failure)
 
     def _fitting(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries whose page fits into a room; the others fail."""
@@ -72,7 +72,7 @@ class PageReading:
             if length > self._ram.page_bytes:
                 message = f"segment {segment} offset {offset}: {length} bytes are not a page of this model"
                 self._ram.fail(entry, RecordDamaged(message, segment=segment, offset=offset))
-        return [entry for entry in entries if not entry.done.is_set()]
+        return [entry for entry in entries if entry.awaited]
 
     def _read_from(
         self, tier: Tier, meter: LowerMeter, entries: Sequence[Entry], damage: dict[int, StoreError]

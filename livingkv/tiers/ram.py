@@ -18,9 +18,17 @@ from livingkv.tiers.tier import PageKey, record_start, room_bytes
 
 MIN_ROOMS = 4
 
+_BOOKKEEPING_BYTES = 1024
+"""What Python holds for a page: its entry, key, views and places in two dicts; measured, and rounded up."""
+
+
+def budget_for(n_pages: int, page_bytes: int) -> int:
+    """Bytes of RAM that so many pages take, rooms rounded up to blocks and bookkeeping included."""
+    return n_pages * (room_bytes(page_bytes) + _BOOKKEEPING_BYTES)
+
 
 class RamTier:
-    """A KeepingTier of at most `budget_bytes`, bookkeeping of a few hundred bytes a page aside.
+    """A KeepingTier of at most `budget_bytes`, its bookkeeping included.
 
     page_bytes: the size of a page; larger ones are refused. Raises InputError when fewer than 4 pages fit.
     """
@@ -28,11 +36,11 @@ class RamTier:
     name = "ram"
 
     def __init__(self, budget_bytes: int, page_bytes: int, register: Register | None = None) -> None:
-        size = room_bytes(page_bytes)
-        if budget_bytes < MIN_ROOMS * size:
-            raise InputError("ram_budget_bytes", budget_bytes, f"at least {MIN_ROOMS * size} are needed for this model")
+        least = budget_for(MIN_ROOMS, page_bytes)
+        if budget_bytes < least:
+            raise InputError("ram_budget_bytes", budget_bytes, f"at least {least} are needed for this model")
         self.page_bytes = page_bytes
-        self._arena = Arena(budget_bytes // size, size, register)
+        self._arena = Arena(budget_bytes // budget_for(1, page_bytes), room_bytes(page_bytes), register)
         self._lock = threading.Lock()
         self._room_freed = threading.Condition(self._lock)
         self._entries: dict[PageKey, Entry] = {}
@@ -108,7 +116,7 @@ class RamTier:
     def fill(self, entry: Entry, record: memoryview) -> None:
         """The record, in the entry's room, was read and verified: let those who wait have it."""
         entry.record = record
-        entry.done.set()
+        entry.settle()
         self.release([entry])
 
     def fail(self, entry: Entry, error: StoreError) -> None:
@@ -117,7 +125,7 @@ class RamTier:
             if self._entries.get(entry.key) is entry:
                 del self._entries[entry.key]
             entry.error = error
-        entry.done.set()
+        entry.settle()
         self.release([entry])
 
     def release(self, entries: Iterable[Entry]) -> None:

@@ -14,6 +14,12 @@ from livingkv.store.records import RECORD_HEADER_BYTES
 from livingkv.tiers.tier import PageKey
 
 
+def _locked() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """A page in a room. `record` is None until it was read and verified; `error` says why it never will be."""
@@ -25,16 +31,26 @@ class Entry:
     dropped: bool = False
     record: memoryview | None = None
     error: StoreError | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    _awaited: threading.Lock = field(default_factory=_locked)  # an Event takes a kilobyte, and there is one a page
 
     @property
     def in_use(self) -> bool:
         """True while its room cannot be had for another page."""
         return self.n_users > 0 or self.pinned
 
+    @property
+    def awaited(self) -> bool:
+        """True until the page is there or failed."""
+        return self.record is None and self.error is None
+
+    def settle(self) -> None:
+        """`record` or `error` is set: let those who wait go on."""
+        self._awaited.release()
+
     def payload(self) -> memoryview:
         """The verified page, once it is there: blocks. Raises what made it fail. The entry must be claimed."""
-        self.done.wait()
+        with self._awaited:
+            pass
         if self.record is None:
             assert self.error is not None, "a page is there or failed"
             raise self.error

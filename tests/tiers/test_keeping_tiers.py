@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from livingkv.errors import InputError, StoreError
 from livingkv.store.records import Location, RecordType
-from livingkv.tiers import KeepingTier, PageKey, RamTier
+from livingkv.tiers import KeepingTier, PageKey, RamTier, budget_for
 from livingkv.tiers.tier import BLOCK_BYTES, room_bytes
 from tests.tiers.tier_cases import RemoteFake, record_of
 
 PAGE = 5000
 ROOM = room_bytes(PAGE)
-MAKERS: list[Callable[[], KeepingTier]] = [lambda: RamTier(8 * ROOM, PAGE), lambda: RemoteFake(8)]
+MAKERS: list[Callable[[], KeepingTier]] = [lambda: RamTier(budget_for(8, PAGE), PAGE), lambda: RemoteFake(8)]
 
 
 def key_of(page: int) -> PageKey:
@@ -94,8 +94,8 @@ def test_estimate_is_no_time_or_unknown(make: Callable[[], KeepingTier]) -> None
 
 
 def test_budget_too_small_names_what_is_needed() -> None:
-    with pytest.raises(InputError, match=str(4 * ROOM)):
-        RamTier(4 * ROOM - 1, PAGE)
+    with pytest.raises(InputError, match=str(budget_for(4, PAGE))):
+        RamTier(budget_for(4, PAGE) - 1, PAGE)
 
 
 def test_room_holds_a_record_wherever_it_stands() -> None:
@@ -105,7 +105,7 @@ def test_room_holds_a_record_wherever_it_stands() -> None:
 
 
 def test_dropped_bytes_are_overwritten() -> None:
-    tier = RamTier(4 * ROOM, PAGE)
+    tier = RamTier(budget_for(4, PAGE), PAGE)
     put(tier, 1)
     claims = tier.claim([key_of(1)], 0)
     assert claims is not None
@@ -119,7 +119,7 @@ def test_dropped_bytes_are_overwritten() -> None:
 
 
 def test_claims_that_cannot_fit_do_not_wait() -> None:
-    tier = RamTier(4 * ROOM, PAGE)
+    tier = RamTier(budget_for(4, PAGE), PAGE)
     with pytest.raises(StoreError, match="ram_budget_bytes"):
         tier.claim([key_of(page) for page in range(5)], 60.0)
     held = tier.claim([key_of(page) for page in range(3)], 0)
@@ -130,7 +130,7 @@ def test_claims_that_cannot_fit_do_not_wait() -> None:
 
 
 def test_closed_tier_refuses_claims() -> None:
-    tier = RamTier(4 * ROOM, PAGE)
+    tier = RamTier(budget_for(4, PAGE), PAGE)
     put(tier, 1)
     claims = tier.claim([key_of(1)], 0)
     assert claims is not None
@@ -145,7 +145,7 @@ def test_closed_tier_refuses_claims() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["put", "claim", "release", "drop", "pin", "unpin"]), st.integers(0, 9))))
 def test_random_operations_lose_no_room_and_mix_no_pages(operations: list[tuple[str, int]]) -> None:
-    tier = RamTier(6 * ROOM, PAGE)
+    tier = RamTier(budget_for(6, PAGE), PAGE)
     claimed = []
     for operation, page in operations:
         if operation == "put":

@@ -14,13 +14,12 @@ import pytest
 
 from livingkv.errors import InputError, PageDamaged, RecordDamaged, SessionNotFound, StoreError
 from livingkv.store import Disk, Store
-from livingkv.tiers import PageKey, RamTier, TieredPages, open_pages
+from livingkv.tiers import PageKey, RamTier, TieredPages, budget_for, open_pages
 from livingkv.tiers.disk_tier import DiskTier
-from livingkv.tiers.tier import room_bytes
 from tests.store.store_cases import read_store, write_store
 from tests.tiers.tier_cases import PAGE_BYTES, RemoteFake, damage_page, paged_store, record_of
 
-ROOM = room_bytes(PAGE_BYTES)
+ROOM = budget_for(1, PAGE_BYTES)
 
 
 @contextlib.contextmanager
@@ -86,7 +85,7 @@ def test_pages_are_those_of_the_store(folder: Path, cold: bool, direct: bool) ->
 def test_small_pages_of_many_in_a_block(folder: Path) -> None:
     model = paged_store(folder, 60, page_bytes=333)
     with read_store(folder) as store:
-        pages = open_pages(store, page_bytes=333, ram_budget_bytes=40 * room_bytes(333))
+        pages = open_pages(store, page_bytes=333, ram_budget_bytes=40 * budget_for(1, 333))
         asked = random.Random(1).sample(range(60), 30)
         with pages.lease(model.session_id, asked) as views:
             assert [bytes(view) for view in views] == [model.pages[page] for page in asked]
@@ -191,7 +190,7 @@ def test_unknown_pages_and_sessions_are_named(folder: Path) -> None:
 def test_page_of_another_size_is_refused(folder: Path) -> None:
     model = paged_store(folder, 3)
     with read_store(folder) as store:
-        pages = open_pages(store, page_bytes=5000, ram_budget_bytes=10 * room_bytes(5000))
+        pages = open_pages(store, page_bytes=5000, ram_budget_bytes=10 * budget_for(1, 5000))
         with pytest.raises(PageDamaged, match="not a page of this model"), pages.lease(model.session_id, [0]):
             pass
         pages.check()
