@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
+from livingkv.codec import page_bytes
 from livingkv.codec_gate import require_codec
 from livingkv.engine import Engine
 from livingkv.errors import EmbedderMismatch, IndexDamaged, InputError, SessionNotFound, StoreNotFound, StoreUnwritable
@@ -20,6 +21,8 @@ from livingkv.models import LoadedModel, load_model
 from livingkv.settings import CodecName, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.stored_kv import restore_hot_window
+from livingkv.tiers import TieredPages, open_pages
+from livingkv.tiers.pinning import pin_for_cuda
 
 _BATCH = 1000
 
@@ -38,6 +41,7 @@ class Home:
         self._store: Store | None = None
         self._index: Index | None = None
         self._engine: Engine | None = None
+        self._pages: TieredPages | None = None
         self._hot: dict[int, HotWindow] = {}
         self.load_ms = 0.0
         try:
@@ -123,6 +127,19 @@ class Home:
     def has_engine(self) -> bool:
         """True when the model is loaded."""
         return self._engine is not None
+
+    def pages(self) -> TieredPages:
+        """The store's pages through RAM, within the budget of the settings. Raises InputError if it is too small."""
+        if self._pages is None:
+            engine = self.engine()
+            self._pages = open_pages(
+                self.store(),
+                page_bytes=page_bytes(engine.codec.name, engine.shape),
+                ram_budget_bytes=self.settings.ram_budget_bytes,
+                register=pin_for_cuda if engine.model.device.type == "cuda" else None,
+            )
+            self._closing.callback(self._pages.close)
+        return self._pages
 
     def index(self) -> Index:
         """The index, with every sentence of the store in it; made anew where it is missing, damaged or of another

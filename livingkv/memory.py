@@ -126,7 +126,7 @@ class Memory:
         before = engine.runner.n_prefilled
         probed = probe(self._home.store(), self._home.index(), question, session, self._home.settings.n_candidates)
         clock.probe = clock.lap() - clock.load
-        kv = StoredKV(self._home.store(), engine)
+        kv = StoredKV(self._home.store(), engine, self._home.pages())
         judged = judge_hits(engine, kv, probed, question, self._home.n_sinks)
         verdict = judge(judged)
         passages = passages_for(self._home.store(), judged[: verdict.n_recalled], self._home.settings.recall_tokens)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from livingkv.errors import InputError, RecordDamaged
 from livingkv.store import Disk, Store
-from livingkv.store.records import RECORD_HEADER_BYTES, RecordFlags, RecordType, pack_record, record_bytes
+from livingkv.store.records import RECORD_HEADER_BYTES, Location, RecordFlags, RecordType, pack_record, record_bytes
 from livingkv.tiers import PageKey
 from livingkv.tiers.tier import record_start
 from tests.store.store_cases import PAGE_TOKENS, SessionModel, make_append, new_store
@@ -31,14 +31,18 @@ def paged_store(path: Path, n_pages: int, *, page_bytes: int = PAGE_BYTES, disk:
     return model
 
 
-def damage_page(path: Path, store: Store, model: SessionModel, page: int) -> None:
-    """Flip one bit in the middle of a page's payload on disk."""
-    segment, offset, length = store.locate_pages(model.session_id, [page])[0].location
-    with (path / "segments" / f"{segment:08d}.seg").open("r+b") as file:
-        file.seek(offset + RECORD_HEADER_BYTES + length // 2)
+def flip_bit(path: Path, location: Location) -> None:
+    """Flip one bit in the middle of a record's payload on disk."""
+    with (path / "segments" / f"{location.segment:08d}.seg").open("r+b") as file:
+        file.seek(location.offset + RECORD_HEADER_BYTES + location.length // 2)
         byte = file.read(1)[0]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
+
+
+def damage_page(path: Path, store: Store, model: SessionModel, page: int) -> None:
+    """Flip one bit in the middle of a page."""
+    flip_bit(path, store.locate_pages(model.session_id, [page])[0].location)
 
 
 def record_of(key: PageKey, payload: bytes) -> bytes:
