@@ -26,8 +26,8 @@ N_READERS = 4
 WAIT_S = 60.0
 """How long a reader waits for rooms that others use before it gives up."""
 
-_STEP_PAGES = 16
-"""`stream` reads this many pages ahead of the one in use: a passage of 1,024 tokens."""
+_STEP_PAGES = 17
+"""`stream` asks for so many pages at once, and for the next so many while these are used: a passage of 1,024 tokens."""
 
 Locate = Callable[[int, Sequence[int]], list[PageKey]]
 
