@@ -69,7 +69,10 @@ class SyntheticSession:
         self._n_pages += 1
         return self._n_pages.to_bytes(8, "little") + self._page[8:]
 
-    def fill(self, n_tokens: int) -> None:
-        """Append so many tokens, in commits of 4,096."""
+    def fill(self, n_tokens: int, appends_a_commit: int = 1) -> None:
+        """Append so many tokens, 4,096 an append."""
         while self._n_tokens < n_tokens:
-            self._store.append(self.next(min(COMMIT_TOKENS, n_tokens - self._n_tokens)))
+            group = []
+            while self._n_tokens < n_tokens and len(group) < appends_a_commit:
+                group.append(self.next(min(COMMIT_TOKENS, n_tokens - self._n_tokens)))
+            self._store.append_all(group)

@@ -63,7 +63,7 @@ def opening(folder: Path, n_times: int = 5) -> dict[str, Any]:
                 drop_from_cache(folder)
             for mode in ("write", "read"):
                 started = perf_counter()
-                with Store.open(folder, mode=mode) as store:  # type: ignore[arg-type]
+                with Store.open(folder, mode=mode) as store:
                     n_tokens = store.sessions()[0].n_tokens
                     seconds = perf_counter() - started
                 if mode == "write":  # a writer recovers the store first; the reader then finds its files cached
@@ -203,7 +203,7 @@ def main(
     pages: Annotated[int, typer.Option(help="Pages of the large store.")] = 15_625,
     stub_pages: Annotated[int, typer.Option(help="Pages of 64 bytes of the store whose opening is timed.")] = 156_250,
     folder: Annotated[Path, typer.Option(help="Made and removed.")] = Path("/tmp/livingkv-store-speed"),
-    rounds: Annotated[int, typer.Option(help="Rounds of reading.")] = 7,
+    rounds: Annotated[int, typer.Option(help="Rounds of reading.")] = 5,
     seed: int = 0,
 ) -> None:
     """Run all parts and write result.json."""
@@ -221,17 +221,18 @@ def main(
             with create_store(path) as store:
                 sentence_tokens = 12 if size == PAGE_BYTES else 200  # what opening reads does not depend on it
                 session = SyntheticSession(store, seed, page_bytes=size, sentence_tokens=sentence_tokens)
-                session.fill(n * PAGE_TOKENS)
+                session.fill(n * PAGE_TOKENS, appends_a_commit=1 if size == PAGE_BYTES else 32)
             subprocess.run(["sync", "-f", path], check=False)
             print(f"{n} pages of {size} bytes written in {perf_counter() - started:.0f} s", flush=True)
         result["opening"] = {"whole pages": opening(large), "pages of 64 bytes": opening(stubs)}
+        print(result["opening"], flush=True)
         result["reading"] = reading(large, 40, rounds, seed)
+        print(result["reading"], flush=True)
         result["size"] = size_table(large)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     write_json(RESULT, result)
-    for name in ("opening", "reading", "size"):
-        print(name, result[name])
+    print(result["size"])
     print(*[{k: v for k, v in each.items() if k != "seconds"} for each in result["writing"]], sep="\n")
 
 
