@@ -19,6 +19,7 @@ from livingkv.passages import Passage
 from livingkv.recall import QUESTION_LEAD, Probed, attend_passages, attend_sinks
 from livingkv.results import Evidence, Mode
 from livingkv.sampling import Sampler, Sampling
+from livingkv.settings import Placement
 from livingkv.store import SessionRow
 from livingkv.stored_kv import StoredKV
 from livingkv.workspace import AttentionState
@@ -69,13 +70,20 @@ class Preparing:
     question: str
     n_sinks: int
     max_tokens: int
+    placement: Placement = "compact"
 
     def kv_mode(self) -> Prepared:
         """Stored KV of the passages; falls back to reading their text when a page is damaged."""
         ids = self._question()
         try:
             space = attend_passages(
-                self.engine, self.kv, self.probed, self.passages, self.n_sinks, len(ids) + self.max_tokens
+                self.engine,
+                self.kv,
+                self.probed,
+                self.passages,
+                self.n_sinks,
+                len(ids) + self.max_tokens,
+                self.placement,
             )
         except RecordDamaged as error:
             grounded = self.ground_mode()

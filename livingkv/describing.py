@@ -26,7 +26,7 @@ def store_stats(store: Store) -> Stats:
     stats = store.stats()
     return Stats(
         path=str(store.path),
-        model=store.labels["model"],
+        model=store.labels.get("model", ""),
         codec=store.fingerprint.codec,
         n_sessions=stats.n_sessions,
         n_tokens=stats.n_tokens,
@@ -35,5 +35,5 @@ def store_stats(store: Store) -> Stats:
         size_bytes=stats.size_bytes,
         bytes_by_part=stats.bytes_by_part,
         bytes_per_token=stats.size_bytes / stats.n_tokens if stats.n_tokens else None,
-        bf16_bytes_per_token=int(store.labels["bf16_bytes_per_token"]),
+        bf16_bytes_per_token=int(store.labels.get("bf16_bytes_per_token", 0)) or None,
     )

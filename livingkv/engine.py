@@ -61,11 +61,11 @@ class Engine:
         )
 
     def labels(self) -> dict[str, str]:
-        """What a new store notes about its model besides the fingerprint: its name, the number of sinks, the size of
-        KV."""
+        """What a new store notes about its model besides the fingerprint: what finds it again, the number of
+        sinks, the size of KV."""
         shape = self.model.shape
         return {
-            "model": self.model.name,
+            "model": self.model.spec,
             "n_sinks": str(len(self.words.framing.prologue)),
             "bf16_bytes_per_token": str(shape.n_layers * shape.n_kv_heads * shape.head_dim * 2 * 2),
         }

@@ -39,7 +39,7 @@ def read_gguf(gguf: Path, target: Path, sha256: str) -> None:
     """Write config, tokenizer and weights of the GGUF file into the folder `target`. Raises ModelError."""
     _report(done=0, total=_STEPS)
     reader = _open(gguf)
-    config = _read_config(gguf)
+    config = _read_config(gguf, reader)
     refuse_unsupported(gguf.name, config)
     _mend_rope(config, reader, gguf.name)
     n_bytes = 2 * sum(int(tensor.n_elements) for tensor in reader.tensors)
@@ -81,7 +81,7 @@ def _field(reader: Any, key: str) -> Any:
     return None if field is None else field.contents()
 
 
-def _read_config(gguf: Path) -> Any:
+def _read_config(gguf: Path, reader: Any) -> Any:
     from transformers import AutoConfig
 
     try:
@@ -90,6 +90,9 @@ def _read_config(gguf: Path) -> Any:
         raise UnsupportedModel(f"{gguf.name}: transformers cannot read this GGUF file ({first_line(error)})") from error
     if hasattr(config, "quantization_config"):
         del config.quantization_config
+    head_dim = _field(reader, f"{_field(reader, 'general.architecture')}.attention.key_length")
+    if head_dim and getattr(config, "head_dim", head_dim) != head_dim:
+        config.head_dim = int(head_dim)
     return config
 
 
@@ -170,13 +173,16 @@ def _read_network(gguf: Path, config: Any) -> Any:
     if hasattr(transformers, "GgufConfig"):  # newer versions keep the weights packed unless told otherwise
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     network, info = transformers.AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, output_loading_info=True, **options
+        gguf.parent,
+        gguf_file=gguf.name,
+        config=config,
+        dtype=torch.bfloat16,
+        output_loading_info=True,
+        **options,
     )
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelDamaged(f"{gguf}: {len(missing)} tensors are missing from the file, the first is {missing[0]}")
-    if type(network.config) is not type(config):
-        raise UnsupportedModel(f"{gguf.name}: config and weights disagree about the kind of model")
     return network
 
 

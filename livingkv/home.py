@@ -14,7 +14,15 @@ from time import perf_counter
 from livingkv.codec import page_bytes
 from livingkv.codec_gate import require_codec
 from livingkv.engine import Engine
-from livingkv.errors import EmbedderMismatch, IndexDamaged, InputError, SessionNotFound, StoreNotFound, StoreUnwritable
+from livingkv.errors import (
+    EmbedderMismatch,
+    IndexDamaged,
+    InputError,
+    RecordDamaged,
+    SessionNotFound,
+    StoreNotFound,
+    StoreUnwritable,
+)
 from livingkv.hot_window import HotWindow
 from livingkv.index import Entry, Index
 from livingkv.models import LoadedModel, load_model
@@ -63,7 +71,15 @@ class Home:
     @property
     def n_sinks(self) -> int:
         """How many first tokens of a session are always attended: a property of the store."""
-        return int(self.store().labels["n_sinks"])
+        return int(self._label("n_sinks"))
+
+    def _label(self, name: str) -> str:
+        label = self.store().labels.get(name)
+        if label is None:
+            raise RecordDamaged(
+                f"{self.path}: its manifest lacks the label {name!r}; restore manifest.json from a backup"
+            )
+        return label
 
     @property
     def codec(self) -> CodecName:
@@ -93,19 +109,11 @@ class Home:
         engine = self.engine()
         if self._store is None:
             require_codec(engine)
-            labels = {**engine.labels(), "model": self._model_label(engine)}
             self._store = Store.open(
-                self.path, mode="write", fingerprint=engine.fingerprint(), create=True, labels=labels
+                self.path, mode="write", fingerprint=engine.fingerprint(), create=True, labels=engine.labels()
             )
             self._closing.callback(self._store.close)
         return self._store
-
-    def _model_label(self, engine: Engine) -> str:
-        """How the model is found again later: as it was asked for, a path made absolute."""
-        if not isinstance(self._model, str):
-            return engine.model.name
-        path = Path(self._model)
-        return str(path.resolve()) if path.exists() else self._model
 
     def engine(self) -> Engine:
         """The model, loaded now if need be, and checked against the store. Raises ModelError or FingerprintMismatch."""
@@ -113,9 +121,12 @@ class Home:
             started = perf_counter()
             model = self._model
             if model is None and self._store is not None:
-                model = self._store.labels["model"]
+                model = self._label("model")
             if not isinstance(model, LoadedModel):
                 model = load_model(model)
+            if self.settings.placement == "dual_chunk" and model.dual_chunk is None:
+                allowed = "a model with dual-chunk positions is needed; compact and absolute work with every model"
+                raise InputError("settings.placement", "dual_chunk", allowed)
             engine = Engine.of(model, self.codec)
             if self._store is not None:
                 self._store.fingerprint.require(engine.fingerprint(), self.path)

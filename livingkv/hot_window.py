@@ -67,6 +67,12 @@ class HotWindow:
         """See AttentionState: at most a block."""
         return self.workspace.before_border(self._block)
 
+    @property
+    def n_attended(self) -> int:
+        """Stored tokens that the next token sees: all of a short session, else the window and the sinks."""
+        start = window_start(self.n_tokens, self._window)
+        return self.n_tokens - start + (self._n_sinks if start else 0)
+
     def restore(self, pages: Sequence[bytes], first_page: int, first_page_bytes: bytes | None, tail: bytes) -> None:
         """Become the state of a stored session: window pages from `first_page` on, page 0 for the sinks, and the tail.
 

@@ -178,7 +178,7 @@ class Memory:
         before, words = engine.runner.n_prefilled, engine.words
         self._home.writable_store()
         with self._reader(session) as reader:
-            reused = reader.n_tokens
+            reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):
                 reader.frame(words.encode(QUESTION_LEAD))
             text = message.encode()
@@ -259,7 +259,8 @@ class Memory:
     ) -> Prepared:
         """The workspace of one mode, ready for the question."""
         engine = self._home.engine()
-        preparing = Preparing(engine, kv, probed, passages, question, self._home.n_sinks, max_tokens)
+        placement = self._home.settings.placement
+        preparing = Preparing(engine, kv, probed, passages, question, self._home.n_sinks, max_tokens, placement)
         if mode in ("exact", "resume"):
             if len(probed.sessions) != 1:
                 raise InputError("session", "none", f"mode {mode} needs one: name a session of this store")

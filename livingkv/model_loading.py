@@ -7,6 +7,7 @@ Knows nothing of where a folder came from.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,19 +24,19 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, AttributeError, Ke
 @contextmanager
 def quiet() -> Iterator[None]:
     """No warnings, log lines or progress bars of transformers inside the block. Process-wide while it lasts."""
-    from transformers.utils import logging
+    from transformers.utils import logging as their_logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
+    level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity(logging.CRITICAL)
+    their_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        their_logging.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            their_logging.enable_progress_bar()
 
 
 def read_config(folder: Path) -> Any:
@@ -113,12 +114,17 @@ def first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:300]
 
 
+def _has_bitsandbytes() -> bool:
+    return importlib.util.find_spec("bitsandbytes") is not None
+
+
 def _bitsandbytes_config(quantization: str, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig
 
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if not _has_bitsandbytes():
         allowed = "bf16 or fp32 is allowed until bitsandbytes is installed (pip install 'livingkv[gpu]')"
         raise InputError("weights", quantization, allowed)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns in every forward pass of the network
     if quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(

@@ -51,10 +51,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A folder with config.json, tokenizer files and safetensors weights. `name` is what to call the model."""
+    """A folder with config.json, tokenizer files and safetensors weights.
+
+    name: what to call the model. spec: what finds it again from any working directory; None where that is the name.
+    """
 
     name: str
     folder: Path
+    spec: str | None = None
 
 
 def cache_folder() -> Path:
@@ -80,7 +84,7 @@ def find_model(spec: str | Path | None, progress: Progress | None = None) -> Mod
     if given.lower() in PUBLISHED:
         return _published(given.lower(), progress)
     path = Path(given).expanduser()
-    if path.is_dir():
+    if given and path.is_dir():
         return _local_folder(path, progress)
     if path.is_file():
         return _gguf_file(path, progress)
@@ -104,7 +108,7 @@ def _local_folder(path: Path, progress: Progress | None) -> ModelFolder:
     ggufs = sorted(path.glob("*.gguf"))
     if not (path / "config.json").is_file() and len(ggufs) == 1:
         return _gguf_file(ggufs[0], progress)
-    return ModelFolder(path.resolve().name, path)
+    return ModelFolder(path.resolve().name, path, str(path.resolve()))
 
 
 def _gguf_file(path: Path, progress: Progress | None) -> ModelFolder:
@@ -115,7 +119,7 @@ def _gguf_file(path: Path, progress: Progress | None) -> ModelFolder:
         sha256 = file_sha256(path, cache)
     except OSError as error:
         raise ModelNotFound(f"{path}: the file cannot be read ({error.strerror or error})") from error
-    return ModelFolder(path.stem, convert_gguf(path, sha256, cache, progress))
+    return ModelFolder(path.stem, convert_gguf(path, sha256, cache, progress), str(path.resolve()))
 
 
 def _hub(repo: str, progress: Progress | None) -> Path:

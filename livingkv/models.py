@@ -46,13 +46,16 @@ class ModelShape:
 class LoadedModel:
     """A network in eval mode without gradients, its tokenizer, and what was read from them.
 
+    spec: what `load_model` finds it by again, from any working directory.
     key_bias: per layer the bias that k_proj adds to every key before rotation, [n_kv_heads, head_dim]; None where there
     is none or where it does not reach the key unchanged (a norm follows).
     stop_ids: token ids that end an answer.
-    model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit"): parts of a store's fingerprint.
+    model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit", or the method of weights that came
+    packed): parts of a store's fingerprint.
     """
 
     name: str
+    spec: str
     network: Any
     tokenizer: Any
     shape: ModelShape
@@ -104,6 +107,7 @@ def load_model(
         quantization=quantization,
         model_digest=weights_digest(source.folder, cache),
         tokenizer_digest=tokenizer_digest(tokenizer, source.folder, cache),
+        spec=source.spec,
     )
     if progress:
         progress("load", 1, 1)
@@ -144,6 +148,7 @@ def _described(
     quantization: str,
     model_digest: str,
     tokenizer_digest: str,
+    spec: str | None = None,
 ) -> LoadedModel:
     network.eval().requires_grad_(False)
     config = network.config
@@ -159,6 +164,7 @@ def _described(
         raise UnsupportedModel(f"{name}: its tokenizer has {len(tokenizer)} tokens, its network {config.vocab_size}")
     return LoadedModel(
         name=name,
+        spec=name if spec is None else spec,
         network=network,
         tokenizer=tokenizer,
         shape=ModelShape(
@@ -173,8 +179,17 @@ def _described(
         model_digest=model_digest,
         tokenizer_digest=tokenizer_digest,
         rope_text=rope_text(config, rope),
-        quantization=quantization,
+        quantization=quantization if quantization != "none" else _own_quantization(config),
     )
+
+
+def _own_quantization(config: Any) -> str:
+    """The method of weights that came packed (GPTQ, AWQ, ...), "none" for plain ones."""
+    packing = getattr(config, "quantization_config", None)
+    if packing is None:
+        return "none"
+    method = packing.get("quant_method") if isinstance(packing, dict) else getattr(packing, "quant_method", None)
+    return str(getattr(method, "value", method or "unknown"))
 
 
 def _stop_ids(network: Any, tokenizer: Any) -> frozenset[int]:

@@ -15,7 +15,8 @@ from livingkv.errors import RecordDamaged
 from livingkv.index import Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
-from livingkv.store import SessionRow, Store
+from livingkv.settings import Placement
+from livingkv.store import Sentence, SessionRow, Store
 from livingkv.stored_kv import StoredKV
 from livingkv.workspace import Workspace
 
@@ -60,27 +61,37 @@ def probe(store: Store, index: Index, question: str, session: str | None, limit:
 
 
 def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int) -> list[Judged]:
-    """The hits with their gains, best first. A hit whose page is damaged cannot be judged and goes last, gain
-    None."""
+    """The hits with their gains, best first. Where a page is damaged the sentence is read again; a hit whose token
+    ids are damaged too cannot be judged and goes last, gain None."""
     candidates: list[Candidate] = []
     judged: list[Judged] = []
-    damaged: list[Judged] = []
+    lost: list[Judged] = []
     for hit in probed.hits:
-        sentence = hit.sentence
         try:
-            run = kv.run(probed.session(sentence.session_id), sentence.token_lo, sentence.token_hi)
+            candidates.append(_candidate(kv, probed.session(hit.sentence.session_id), hit.sentence, n_sinks))
+            judged.append(hit)
         except RecordDamaged:
-            damaged.append(hit)
-            continue
-        candidates.append(Candidate(run, sentence.token_lo))
-        judged.append(hit)
+            lost.append(hit)
     if not candidates:
-        return damaged
-    sinks = Candidate(kv.run(probed.session(judged[0].sentence.session_id), 0, n_sinks), 0)
-    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
-    gains = question_gains(engine.runner, sinks, candidates, lead, words)
+        return lost
+    gains = _gains(engine, kv, probed.session(judged[0].sentence.session_id), candidates, question, n_sinks)
     ranked = [replace(hit, gain=gain) for gain, hit in zip(gains, judged, strict=True)]
-    return [*sorted(ranked, key=lambda hit: -hit.rank_score), *damaged]
+    return [*sorted(ranked, key=lambda hit: -hit.rank_score), *lost]
+
+
+def _candidate(kv: StoredKV, session: SessionRow, sentence: Sentence, n_sinks: int) -> Candidate:
+    try:
+        return Candidate(kv.run(session, sentence.token_lo, sentence.token_hi), sentence.token_lo)
+    except RecordDamaged:
+        return Candidate(kv.read_again(session, sentence.token_lo, sentence.token_hi, n_sinks), n_sinks)
+
+
+def _gains(
+    engine: Engine, kv: StoredKV, session: SessionRow, candidates: Sequence[Candidate], question: str, n_sinks: int
+) -> list[float]:
+    sinks = Candidate(kv.sinks(session, n_sinks), 0)
+    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
+    return question_gains(engine.runner, sinks, candidates, lead, words)
 
 
 def passages_for(store: Store, judged: Sequence[Judged], budget_tokens: int) -> list[Passage]:
@@ -105,31 +116,44 @@ def alone_or_grown(
         runs = [Candidate(kv.run(session, p.token_lo, p.token_hi), p.token_lo) for p in (only, grown)]
     except RecordDamaged:
         return only
-    sinks = Candidate(kv.run(session, 0, n_sinks), 0)
-    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
-    alone, with_neighbours = question_gains(engine.runner, sinks, runs, lead, words)
+    alone, with_neighbours = _gains(engine, kv, session, runs, question, n_sinks)
     return grown if with_neighbours > alone + GROWN_NATS else only
 
 
 def attend_sinks(engine: Engine, kv: StoredKV, session: SessionRow, n_sinks: int, extra_tokens: int) -> Workspace:
     """A workspace that attends a session's sinks, with room for `extra_tokens`; the next token follows them."""
     space = engine.workspace(n_sinks + extra_tokens)
-    space.push(kv.run(session, 0, n_sinks), 0)
+    space.push(kv.sinks(session, n_sinks), 0)
     space.next_position = n_sinks
     return space
 
 
 def attend_passages(
-    engine: Engine, kv: StoredKV, probed: Probed, passages: Sequence[Passage], n_sinks: int, extra_tokens: int
+    engine: Engine,
+    kv: StoredKV,
+    probed: Probed,
+    passages: Sequence[Passage],
+    n_sinks: int,
+    extra_tokens: int,
+    placement: Placement = "compact",
 ) -> Workspace:
-    """A workspace with sinks and the stored KV of the passages in document order, re-rotated to follow one another
-    (compact placement), with room for `extra_tokens`. Raises PageDamaged."""
+    """A workspace with sinks and the stored KV of the passages in document order, with room for `extra_tokens`.
+
+    compact: passages re-rotated to follow the sinks and one another, the next token behind them. absolute,
+    dual_chunk: they stay where they were read, the next token comes behind the longest searched session, and the
+    sinks just before it. Raises PageDamaged.
+    """
     ordered = sorted(passages, key=lambda passage: (passage.session_id, passage.token_lo))
-    total = sum(passage.n_tokens for passage in ordered)
-    first = probed.session(ordered[0].session_id)
-    space = attend_sinks(engine, kv, first, n_sinks, total + extra_tokens)
+    capacity = n_sinks + sum(passage.n_tokens for passage in ordered) + extra_tokens
+    space = engine.workspace(capacity, dual_chunk=placement == "dual_chunk")
+    compact = placement == "compact"
+    end = max(probed.session(passage.session_id).n_tokens for passage in ordered)
+    sinks = kv.sinks(probed.session(ordered[0].session_id), n_sinks)
+    first = 0 if compact else end - n_sinks
+    space.push(KV(engine.moved(sinks.keys, first), sinks.values), first)
     for passage in ordered:
         run = kv.run(probed.session(passage.session_id), passage.token_lo, passage.token_hi)
-        space.push(KV(engine.moved(run.keys, space.end - passage.token_lo), run.values), space.end)
-    space.next_position = space.end
+        at = space.end if compact else passage.token_lo
+        space.push(KV(engine.moved(run.keys, at - passage.token_lo), run.values), at)
+    space.next_position = space.end if compact else end
     return space

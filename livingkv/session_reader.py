@@ -34,20 +34,24 @@ class Origin:
 @dataclass(slots=True)
 class SessionReader:
     """One session's reading end: a hot window, and how many tokens and bytes the session has with what was read
-    here."""
+    here.
+
+    n_reused: stored tokens that the first thing read here attends.
+    """
 
     engine: Engine
     hot: HotWindow
     session_id: int
     n_tokens: int
     n_bytes: int
+    n_reused: int
     _framed: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, engine: Engine, hot: HotWindow, session: SessionRow) -> SessionReader:
         """The reading end of a stored session whose hot window is `hot`. A new session begins with the prologue."""
         assert hot.n_tokens == session.n_tokens, "the hot window is the session's"
-        reader = cls(engine, hot, session.session_id, session.n_tokens, session.n_bytes)
+        reader = cls(engine, hot, session.session_id, session.n_tokens, session.n_bytes, hot.n_attended)
         if session.n_tokens == 0:
             reader.frame(engine.words.framing.prologue)
         return reader

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import closing
 
+import numpy as np
 import torch
 
 from livingkv.codec import KV, Lossless
 from livingkv.engine import Engine
+from livingkv.errors import RecordDamaged
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.settings import PAGE_TOKENS, Settings
 from livingkv.store import SessionRow, Store
@@ -54,6 +56,32 @@ class StoredKV:
             kv = Lossless(self._engine.shape).decode_run(tail, self._engine.model.device)
             parts.append(_cut(kv, token_lo - sealed, token_hi - sealed))
         return KV(torch.cat([part.keys for part in parts], 2), torch.cat([part.values for part in parts], 2))
+
+    def sinks(self, session: SessionRow, n_sinks: int) -> KV:
+        """The first `n_sinks` tokens. They attend nothing but themselves, so where their page is damaged they are
+        read again."""
+        try:
+            return self.run(session, 0, n_sinks)
+        except RecordDamaged:
+            return self._read_again(session, 0, n_sinks, None)
+
+    def read_again(self, session: SessionRow, token_lo: int, token_hi: int, n_sinks: int) -> KV:
+        """KV of tokens [token_lo, token_hi) made anew behind the sinks, keys at positions n_sinks, n_sinks + 1, ...
+
+        Stands in for a damaged page; knows less than what was stored, which had seen the text before. Raises
+        RecordDamaged when the token ids are damaged too.
+        """
+        return self._read_again(session, token_lo, token_hi, self.sinks(session, n_sinks))
+
+    def _read_again(self, session: SessionRow, token_lo: int, token_hi: int, sinks: KV | None) -> KV:
+        ids = self._store.token_ids(session.session_id, token_lo, token_hi).astype(np.int64)
+        start = 0 if sinks is None else sinks.keys.shape[2]
+        space = self._engine.workspace(start + len(ids))
+        if sinks is not None:
+            space.push(sinks, 0)
+            space.next_position = start
+        self._engine.runner.read(torch.from_numpy(ids).to(self._engine.model.device), space)
+        return space.view(start, space.end)
 
     def _decoded(self, session_id: int, pages: range) -> list[tuple[int, KV]]:
         known = {page: kv for page in pages if (kv := self._pages.get((session_id, page))) is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import regex
 
@@ -40,7 +41,7 @@ def terms(text: str) -> list[str]:
     accents, an English word without its ending ("~"), and its first letters ("^": inflection in most languages happens
     at the end; McNamee and Mayfield, Character N-Gram Tokenization for European Language Text Retrieval, 2004).
     """
-    return [term for term, _ in _weighted_terms(text)]
+    return [found.term for found in _found_terms(text)]
 
 
 def question_terms(question: str) -> dict[str, float]:
@@ -48,58 +49,69 @@ def question_terms(question: str) -> dict[str, float]:
 
     A question that consists of question words alone keeps them at full weight.
     """
+    found = list(_found_terms(question))
+    all_ask = all(one.word in QUESTION_WORDS for one in found)
     weights: dict[str, float] = {}
-    for term, weight in _weighted_terms(question):
-        weights[term] = max(weight, weights.get(term, 0.0))
-    asking = {term for term in weights if term in QUESTION_WORDS}
-    if len(asking) == len(weights):
-        return weights
-    return {term: weight * (_QUESTION_WORD_WEIGHT if term in asking else 1.0) for term, weight in weights.items()}
+    for one in found:
+        weight = one.weight * (_QUESTION_WORD_WEIGHT if one.word in QUESTION_WORDS and not all_ask else 1.0)
+        weights[one.term] = max(weight, weights.get(one.term, 0.0))
+    return weights
 
 
-def _weighted_terms(text: str) -> Iterator[tuple[str, float]]:
+class _FoundTerm(NamedTuple):
+    term: str
+    weight: float
+    word: str  # that it is a variant of
+
+
+def _found_terms(text: str) -> Iterator[_FoundTerm]:
     for match in _COMPOUND.finditer(unicodedata.normalize("NFKC", text)):
         compound = match[0]
         if _NUMBER.fullmatch(compound):
-            yield _number(compound), 1.0
+            yield _plain(_number(compound))
             continue
         parts = [part for part in _JOINTS.split(_without_possessive(compound)) if part]
         if len(parts) > 1:
-            yield _folded(compound), 1.0
+            whole = folded(compound)
+            yield _plain(whole)
             if "-" in compound and "." not in compound:
-                yield _folded("".join(parts)), _VARIANT_WEIGHT
+                yield _FoundTerm(folded("".join(parts)), _VARIANT_WEIGHT, whole)
         for part in parts:
             for run in _SCRIPT_RUN.finditer(part):
                 yield from _run_terms(run)
 
 
-def _run_terms(run: regex.Match[str]) -> Iterator[tuple[str, float]]:
+def _run_terms(run: regex.Match[str]) -> Iterator[_FoundTerm]:
     unspaced, hangul, word = run[1], run[2], run[3]
     if word is not None:
-        yield from _word_terms(_folded(word))
+        yield from _word_terms(folded(word))
         return
     if hangul is not None:
-        yield _folded(hangul), 1.0
-    clusters = regex.findall(r"\X", _folded(unspaced or hangul))
+        yield _plain(folded(hangul))
+    clusters = regex.findall(r"\X", folded(unspaced or hangul))
     if len(clusters) == 1 and unspaced is not None:
-        yield clusters[0], 1.0
+        yield _plain(clusters[0])
     for first, second in itertools.pairwise(clusters):
-        yield first + second, 1.0
+        yield _plain(first + second)
 
 
-def _word_terms(word: str) -> Iterator[tuple[str, float]]:
-    yield word, 1.0
+def _word_terms(word: str) -> Iterator[_FoundTerm]:
+    yield _plain(word)
     if unit := _UNIT.fullmatch(word):
-        yield from ((part, _VARIANT_WEIGHT) for part in unit.groups() if part)
+        yield from (_FoundTerm(part, _VARIANT_WEIGHT, word) for part in unit.groups() if part)
     plain = _without_accents(word)
     if plain != word:
-        yield plain, _VARIANT_WEIGHT
+        yield _FoundTerm(plain, _VARIANT_WEIGHT, word)
     if not _LETTERS.fullmatch(plain):
         return
     if plain.isascii():
-        yield f"~{english_stem(plain)}", _VARIANT_WEIGHT
+        yield _FoundTerm(f"~{english_stem(plain)}", _VARIANT_WEIGHT, word)
     if len(plain) >= _PREFIX_CHARS:
-        yield f"^{plain[:_PREFIX_CHARS]}", _VARIANT_WEIGHT
+        yield _FoundTerm(f"^{plain[:_PREFIX_CHARS]}", _VARIANT_WEIGHT, word)
+
+
+def _plain(word: str) -> _FoundTerm:
+    return _FoundTerm(word, 1.0, word)
 
 
 def english_stem(word: str) -> str:
@@ -114,14 +126,14 @@ def english_stem(word: str) -> str:
     if word.endswith(("sses", "xes", "ches", "shes", "zes")):
         return word[:-2]
     if word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return word[:-1].removesuffix("e") if word.endswith("es") else word[:-1]
-    return word.removesuffix("e")
+        word = word[:-1]
+    return word[:-1] if word.endswith("e") and len(word) > 3 else word
 
 
 def _without_doubling(stem: str) -> str:
     if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz":
         return stem[:-1]
-    return stem.removesuffix("e")
+    return stem[:-1] if stem.endswith("e") and len(stem) > 3 else stem
 
 
 def _number(number: str) -> str:
@@ -129,7 +141,8 @@ def _number(number: str) -> str:
     return "".join(str(unicodedata.digit(sign, None) if sign.isdigit() else sign) for sign in exact)[:MAX_TERM_CHARS]
 
 
-def _folded(word: str) -> str:
+def folded(word: str) -> str:
+    """The word as terms have it: case-folded, composed, not longer than MAX_TERM_CHARS."""
     return unicodedata.normalize("NFC", word.casefold())[:MAX_TERM_CHARS]
 
 

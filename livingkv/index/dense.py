@@ -49,7 +49,9 @@ class DenseIndex:
 
     def load(self, file_name: str, size_bytes: int) -> None:
         """Hold exactly what the first `size_bytes` of the file say; reads only what is new. Raises IndexDamaged."""
-        grown = file_name == self.file_name and size_bytes >= self.size_bytes > 0
+        if (file_name, size_bytes) == (self.file_name, self.size_bytes):
+            return
+        grown = file_name == self.file_name and size_bytes > self.size_bytes > 0
         lo = self.size_bytes if grown else 0
         batches = list(vector_file.read(self._folder / file_name, self._embedder_id, self._dimension, lo, size_bytes))
         if not grown:

@@ -204,7 +204,7 @@ def _faults(folder: Path) -> Iterator[None]:
         text = " ".join(str(error).split())
         if "LockBusy" in text:
             raise StoreLocked(f"another process writes to the index at {folder}; close it first") from error
-        if "No space left" in text or "quota" in text.lower():
+        if any(sign in text for sign in ("No space left", "quota exceeded", "File too large")):
             raise StoreFull(f"no disk space for the index at {folder}; free some, the last commit stands") from error
         if "Permission denied" in text or "Read-only file system" in text:
             raise IndexFault(f"the index at {folder} may not be written; change its permissions") from error

@@ -34,4 +34,4 @@ _BY_LANGUAGE = {
     "Chinese": "什么 什麼 么时 时候 怎么 怎麼 为什 為什 哪里 哪裡 哪个 多少 几个 是谁 谁的 吗 呢 是什",
 }
 
-QUESTION_WORDS = frozenset(word for words in _BY_LANGUAGE.values() for word in words.split())
+QUESTION_WORDS = frozenset(word.casefold() for words in _BY_LANGUAGE.values() for word in words.split())

@@ -12,13 +12,12 @@ from types import TracebackType
 from typing import Literal
 
 from livingkv.errors import EmbedderMismatch, IndexDamaged, IndexFault
-from livingkv.index.analysis import question_terms, terms
-from livingkv.index.bm25 import idf
 from livingkv.index.durable import DurableIndex
 from livingkv.index.embedders import Embedder
 from livingkv.index.fusion import fuse
 from livingkv.index.hits import Entry, Found, Hit, best
 from livingkv.index.pending import PendingSentences
+from livingkv.index.word_search import WordSearch
 
 FLUSH_SENTENCES = 512
 """About so many sentences wait in memory before a commit makes them durable."""
@@ -150,22 +149,13 @@ class Index:
         if self.mode == "read":
             self._follow_writer()
         depth = max(limit, _LEAST_DEPTH)
-        lexical, share = self._search_terms(question, depth, session_ids)
+        lexical, share = self._word_search().search(question, limit=depth, session_ids=session_ids)
         semantic = self._search_vectors(question, depth, session_ids)
         return fuse(lexical, semantic, lexical_share=share, limit=limit)
 
     def coverage(self, question: str, texts: Sequence[str]) -> list[float]:
         """For each text the share of the question's terms that it holds, 0..1, rare terms counting by their idf."""
-        lexical, pending = self._durable.lexical, self._pending.table
-        n_durable = self._durable.state.n_sentences + 1
-        weights = question_terms(question)
-        for term in weights:
-            n_with = min(lexical.n_with_term(term), n_durable) + pending.n_with_term(term)
-            weights[term] *= idf(n_durable + len(pending), n_with)
-        total = sum(weights.values())
-        if total <= 0.0:
-            return [0.0] * len(texts)
-        return [sum(weights[term] for term in weights.keys() & set(terms(text))) / total for text in texts]
+        return self._word_search().coverage(question, texts)
 
     def check(self) -> list[str]:
         """What is wrong with the files, in words; empty when all are whole and the channels agree. Reads every byte."""
@@ -195,29 +185,8 @@ class Index:
         else:
             self._durable.close()  # what was not durable is fed again
 
-    def _search_terms(self, question: str, depth: int, session_ids: frozenset[int] | None) -> tuple[list[Found], float]:
-        """BM25 over durable and pending sentences alike, both with the idf that a term has in all of them.
-
-        The second value is the share, 0..1, of the question's idf that the best sentence holds.
-        """
-        lexical, pending = self._durable.lexical, self._pending.table
-        n_durable = self._durable.state.n_sentences + 1  # tantivy counts the document with the state
-        n_all = n_durable + len(pending)
-        weights = question_terms(question)
-        boosts, idfs = {}, {}
-        for term, weight in weights.items():
-            n_with = min(lexical.n_with_term(term), n_durable)
-            idfs[term] = idf(n_all, n_with + pending.n_with_term(term))
-            if n_with:
-                boosts[term] = weight * idfs[term] / idf(n_durable, n_with)
-        mean_terms = max(1, self._durable.state.n_terms + pending.n_terms) / n_all
-        found = lexical.search(boosts, limit=depth, session_ids=session_ids)
-        found += pending.search(
-            weights, mean_terms=mean_terms, term_idf=idfs.__getitem__, limit=depth, session_ids=session_ids
-        )
-        found = best(found, depth)
-        wanted = sum(weight * idfs[term] for term, weight in weights.items())
-        return found, min(1.0, found[0].score / wanted) if found else 0.0
+    def _word_search(self) -> WordSearch:
+        return WordSearch(self._durable.lexical, self._pending.table)
 
     def _search_vectors(self, question: str, depth: int, session_ids: frozenset[int] | None) -> list[Found]:
         dense = self._durable.dense() if self._embedder is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -129,9 +130,9 @@ def test_a_missing_pip_says_what_to_do(tmp_path: Path, index: Path, monkeypatch:
 
 
 def test_a_full_disk_says_what_to_do(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = model_fetch.shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(model_fetch.shutil, "disk_usage", lambda folder: free)
-    with pytest.raises(ModelNotFound, match="no space left in .*; free some or set LIVINGKV_CACHE"):
+    free = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(ModelNotFound, match=r"no space left in .*; free some or set LIVINGKV_CACHE"):
         fetch_published(published(), tmp_path / "cache")
 
 
@@ -184,8 +185,12 @@ def test_whoever_waits_is_told(tmp_path: Path) -> None:
     seen: list[str] = []
     waiting = threading.Event()
 
+    def tell(phase: str, done: int, total: int) -> None:
+        seen.append(phase)
+        waiting.set()
+
     def second() -> None:
-        with exclusive(tmp_path, "name", lambda phase, done, total: (seen.append(phase), waiting.set())[0]):
+        with exclusive(tmp_path, "name", tell):
             seen.append("entered")
 
     with exclusive(tmp_path, "name"):

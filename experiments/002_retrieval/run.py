@@ -1,0 +1,240 @@
+"""What the index finds first: words, meaning and both, on notes in many languages and on needles of one type.
+
+    python experiments/002_retrieval/run.py MODEL_FOLDER [--filler 2000,30000]
+
+notes.json holds 74 sentences (notes, code, ten languages) and 64 questions of six kinds; the filler is docstring prose.
+The dense channel is made of the model's input embeddings; where the extra `minilm` is installed, that embedder follows.
+Recall at 1, 4, 8 and the mean reciprocal rank of each channel and of the fusion, other fusions and term weights beside
+them, then the time and the space that the index takes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import typer
+from rich.progress import track
+from tokenizers import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
+
+from experiments.haystack import PHRASINGS, docstring_sentences, make_needles  # noqa: E402
+from experiments.provenance import circumstances, write_json  # noqa: E402
+from livingkv.errors import ModelNotFound  # noqa: E402
+from livingkv.index import (  # noqa: E402
+    Embedder,
+    Entry,
+    Hit,
+    Index,
+    MiniLMEmbedder,
+    TokenEmbedder,
+    map_embedding_matrix,
+)
+
+HERE = Path(__file__).parent
+SEED = 1
+N_NEEDLES = 100
+DEPTH = 128  # all that both channels return
+BATCH = 500
+
+Ranking = Callable[[Sequence[Hit]], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question and the place of its answer among the sentences."""
+
+    kind: str
+    text: str
+    answer: int
+
+
+def main(
+    model: Annotated[Path, typer.Argument(help="Hugging Face folder: tokenizer.json and safetensors.")],
+    filler: Annotated[str, typer.Option(help="Filler sentences, one run for each number.")] = "2000,30000",
+) -> None:
+    """Run everything and write result.json beside this file."""
+    others = docstring_sentences()
+    random.Random(SEED).shuffle(others)
+    document: dict[str, Any] = {"circumstances": circumstances(), "seed": SEED, "model": model.name, "runs": []}
+    counts = [int(number) for number in filler.split(",")]
+    for embedder in embedders(model):
+        # MiniLM takes minutes for the larger ones
+        for count in counts if isinstance(embedder, TokenEmbedder) else counts[:1]:
+            run = measure(embedder, others[:count])
+            document["runs"].append(run)
+            show(run)
+    document["costs"] = costs(next(embedders(model)), others)
+    print(json.dumps(document["costs"], indent=1))
+    write_json(HERE / "result.json", document)
+
+
+def embedders(model: Path) -> Iterator[Embedder]:
+    """The model's own token embeddings, then MiniLM where it is installed."""
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    yield TokenEmbedder(map_embedding_matrix(model), encode, name=model.name)
+    try:
+        yield MiniLMEmbedder()
+    except ModelNotFound as error:
+        print(error)
+
+
+def measure(embedder: Embedder, others: Sequence[str]) -> dict[str, Any]:
+    """Recall of every ranking over notes, needles and filler in one index."""
+    notes = json.loads((HERE / "notes.json").read_text("utf-8"))
+    needles = make_needles(N_NEEDLES, seed=SEED)
+    sentences = [*notes["sentences"], *(needle.sentence for needle in needles), *others]
+    questions = [Question(row["kind"], row["question"], row["answer"]) for row in notes["questions"]]
+    first = len(notes["sentences"])
+    for phrasing in PHRASINGS:
+        kind = f"needles, phrasing {phrasing}"
+        questions += [Question(kind, one.question(phrasing), first + row) for row, one in enumerate(needles)]
+    with tempfile.TemporaryDirectory() as folder, Index.recreate(Path(folder), embedder) as index:
+        feed(index, sentences)
+        rows = {name: score(index, questions, ranking) for name, ranking in RANKINGS.items()}
+        for name, setting, value in ABLATIONS:
+            with patch(f"livingkv.index.analysis.{setting}", value):
+                rows[name] = score(index, questions, by_rank("lexical_rank"))
+    return {"embedder": embedder.id, "dimension": embedder.dimension, "n_sentences": len(sentences), "scores": rows}
+
+
+def feed(index: Index, sentences: Sequence[str]) -> None:
+    """Add all sentences, in batches, and make them durable."""
+    for lo in track(range(0, len(sentences), BATCH), "indexing"):
+        index.add(Entry(lo + row, 0, text) for row, text in enumerate(sentences[lo : lo + BATCH]))
+        index.commit(min(lo + BATCH, len(sentences)) - 1)
+    index.flush()
+
+
+def score(index: Index, questions: Sequence[Question], ranking: Ranking) -> dict[str, dict[str, float]]:
+    """Recall at 1, 4, 8 and the mean reciprocal rank, by kind of question; "notes" is all of notes.json."""
+    places: dict[str, list[float]] = {}
+    for question in questions:
+        found = ranking(index.probe(question.text, limit=DEPTH))
+        place = found.index(question.answer) + 1 if question.answer in found else float("inf")
+        places.setdefault(question.kind, []).append(place)
+        if not question.kind.startswith("needles"):
+            places.setdefault("notes", []).append(place)
+    return {kind: summary(values) for kind, values in places.items()}
+
+
+def summary(places: Sequence[float]) -> dict[str, float]:
+    """Places into recalls and reciprocal rank."""
+    row: dict[str, float] = {f"at_{k}": sum(place <= k for place in places) / len(places) for k in (1, 4, 8)}
+    return {"n": len(places), **row, "mrr": statistics.fmean(1 / place for place in places)}
+
+
+def fused(hits: Sequence[Hit]) -> list[int]:
+    """As the index orders them."""
+    return [hit.sentence_id for hit in hits]
+
+
+def by_rank(field: str) -> Ranking:
+    """One channel alone."""
+
+    def ranking(hits: Sequence[Hit]) -> list[int]:
+        found = [(rank, hit.sentence_id) for hit in hits if (rank := getattr(hit, field)) is not None]
+        return [sentence_id for _, sentence_id in sorted(found)]
+
+    return ranking
+
+
+def constant(offset: int, weight: float) -> Ranking:
+    """Reciprocal rank fusion with a constant weight of the semantic channel."""
+
+    def ranking(hits: Sequence[Hit]) -> list[int]:
+        def value(hit: Hit) -> float:
+            lexical = 1 / (offset + hit.lexical_rank) if hit.lexical_rank else 0.0
+            return lexical + (weight / (offset + hit.semantic_rank) if hit.semantic_rank else 0.0)
+
+        return [hit.sentence_id for hit in sorted(hits, key=lambda hit: (-value(hit), hit.sentence_id))]
+
+    return ranking
+
+
+RANKINGS: dict[str, Ranking] = {
+    "lexical": by_rank("lexical_rank"),
+    "dense": by_rank("semantic_rank"),
+    "fused": fused,
+    "constant weights, offset 60, semantic 0.5": constant(60, 0.5),
+    "constant weights, offset 60, semantic 1": constant(60, 1.0),
+    "constant weights, offset 1, semantic 0.5": constant(1, 0.5),
+    "constant weights, offset 1, semantic 1": constant(1, 1.0),
+}
+
+ABLATIONS = (
+    ("lexical without stems and prefixes", "_VARIANT_WEIGHT", 0.0),
+    ("lexical, question words at full weight", "_QUESTION_WORD_WEIGHT", 1.0),
+)
+
+
+def costs(embedder: Embedder, sentences: Sequence[str]) -> dict[str, Any]:
+    """Milliseconds and bytes: a chat turn of four sentences, a flush, a probe, an open."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = Index.recreate(Path(folder), embedder)
+        feed(index, sentences)
+        n = len(sentences)
+        turns, flushes = [], []
+        for turn in range(100):
+            index.add(Entry(n + 4 * turn + row, 1, sentences[4 * turn + row]) for row in range(4))
+            turns.append(milliseconds(lambda last=n + 4 * turn + 3: index.commit(last)))  # type: ignore[misc]
+            if turn % 10 == 9:
+                flushes.append(milliseconds(index.flush))
+        asked = [f"What does it say about {text.split()[3]} and {text.split()[-1]}" for text in sentences[:100]]
+        probes = [milliseconds(lambda text=text: index.probe(text, limit=8)) for text in asked]  # type: ignore[misc]
+        size = index.size_bytes
+        index.close()
+        opening = [
+            milliseconds(lambda: Index.open(Path(folder), embedder, "read").probe("x", limit=1)) for _ in range(5)
+        ]
+    return {
+        "n_sentences": n,
+        "commit_of_a_turn_ms": spread(turns),
+        "flush_ms": spread(flushes),
+        "probe_ms": spread(probes),
+        "open_and_first_probe_ms": spread(opening),
+        "bytes_per_sentence": size / (n + 400),
+    }
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    call()
+    return (time.perf_counter() - started) * 1000
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and extremes."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def show(run: dict[str, Any]) -> None:
+    """One line for each ranking."""
+    print(f"\n{run['embedder']}, {run['n_sentences']} sentences: recall at 1 / 4 / 8, MRR")
+    for name, kinds in run["scores"].items():
+        cells = (
+            f"{kind} {row['at_1']:.2f} {row['at_4']:.2f} {row['at_8']:.2f} {row['mrr']:.2f}"
+            for kind, row in kinds.items()
+        )
+        print(f"  {name}: " + "; ".join(cells))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,33 @@
+"""A place where the README can be followed: its files, and a tiny model wherever a model is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import livingkv.model_sources
+import livingkv.models
+from livingkv.model_sources import ModelFolder
+from tests.docs.modules import ROOT
+
+
+@pytest.fixture
+def clone(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of this test, with the beginnings of README.md and of the notes, for speed.
+
+    Every model spec means a tiny random model.
+    """
+
+    def find_tiny(spec: object, progress: object = None) -> ModelFolder:
+        return ModelFolder("tiny-qwen2", tiny_folder)
+
+    for file in (ROOT / "README.md", *(ROOT / "examples" / "notes").iterdir()):
+        copy = tmp_path / file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text("\n\n".join(file.read_text("utf-8").split("\n\n")[:3]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(livingkv.model_sources, "find_model", find_tiny)
+    monkeypatch.setattr(livingkv.models, "find_model", find_tiny)
+    return tmp_path
