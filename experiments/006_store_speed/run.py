@@ -201,7 +201,7 @@ def size_table(folder: Path) -> dict[str, Any]:
 
 def main(
     pages: Annotated[int, typer.Option(help="Pages of the large store.")] = 15_625,
-    stub_pages: Annotated[int, typer.Option(help="Pages of 64 bytes of the store whose opening is timed.")] = 156_250,
+    stub_pages: Annotated[str, typer.Option(help="Pages of 64 bytes of further stores to open.")] = "15625,156250",
     folder: Annotated[Path, typer.Option(help="Made and removed.")] = Path("/tmp/livingkv-store-speed"),
     rounds: Annotated[int, typer.Option(help="Rounds of reading.")] = 5,
     seed: int = 0,
@@ -215,8 +215,9 @@ def main(
         result["writing"].append(writing(folder / "w4096", 4096, 8, seed))
         for small in folder.glob("w*"):
             shutil.rmtree(small)
-        large, stubs = folder / "large", folder / "stubs"
-        for path, n, size in ((large, pages, PAGE_BYTES), (stubs, stub_pages, 64)):
+        large = folder / "large"
+        stubs = [(folder / f"stubs{n}", int(n), 64) for n in stub_pages.split(",")]
+        for path, n, size in ((large, pages, PAGE_BYTES), *stubs):
             started = perf_counter()
             with create_store(path) as store:
                 sentence_tokens = 12 if size == PAGE_BYTES else 200  # what opening reads does not depend on it
@@ -224,7 +225,8 @@ def main(
                 session.fill(n * PAGE_TOKENS, appends_a_commit=1 if size == PAGE_BYTES else 32)
             subprocess.run(["sync", "-f", path], check=False)
             print(f"{n} pages of {size} bytes written in {perf_counter() - started:.0f} s", flush=True)
-        result["opening"] = {"whole pages": opening(large), "pages of 64 bytes": opening(stubs)}
+        result["opening"] = {"whole pages": opening(large)}
+        result["opening"] |= {f"{n} pages of 64 bytes": opening(path) for path, n, _ in stubs}
         print(result["opening"], flush=True)
         result["reading"] = reading(large, 40, rounds, seed)
         print(result["reading"], flush=True)
