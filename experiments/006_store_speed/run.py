@@ -216,26 +216,28 @@ def main(
         for small in folder.glob("w*"):
             shutil.rmtree(small)
         large = folder / "large"
-        stubs = [(folder / f"stubs{n}", int(n), 64) for n in stub_pages.split(",")]
-        for path, n, size in ((large, pages, PAGE_BYTES), *stubs):
-            started = perf_counter()
-            with create_store(path) as store:
-                sentence_tokens = 12 if size == PAGE_BYTES else 200  # what opening reads does not depend on it
-                session = SyntheticSession(store, seed, page_bytes=size, sentence_tokens=sentence_tokens)
-                session.fill(n * PAGE_TOKENS, appends_a_commit=1 if size == PAGE_BYTES else 32)
-            subprocess.run(["sync", "-f", path], check=False)
-            print(f"{n} pages of {size} bytes written in {perf_counter() - started:.0f} s", flush=True)
-        result["opening"] = {"whole pages": opening(large)}
-        result["opening"] |= {f"{n} pages of 64 bytes": opening(path) for path, n, _ in stubs}
-        print(result["opening"], flush=True)
+        fill(large, pages, PAGE_BYTES, seed)
         result["reading"] = reading(large, 40, rounds, seed)
-        print(result["reading"], flush=True)
         result["size"] = size_table(large)
+        result["opening"] = {f"{pages} whole pages": opening(large)}
+        write_json(RESULT, result)
+        for n in map(int, stub_pages.split(",")):
+            fill(folder / f"stubs{n}", n, 64, seed)
+            result["opening"][f"{n} pages of 64 bytes"] = opening(folder / f"stubs{n}")
+            write_json(RESULT, result)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    write_json(RESULT, result)
-    print(result["size"])
-    print(*[{k: v for k, v in each.items() if k != "seconds"} for each in result["writing"]], sep="\n")
+
+
+def fill(path: Path, n_pages: int, page_bytes: int, seed: int) -> None:
+    """A store of one session of so many pages."""
+    started = perf_counter()
+    sentence_tokens = 12 if page_bytes == PAGE_BYTES else 200  # what opening reads does not depend on it
+    with create_store(path) as store:
+        session = SyntheticSession(store, seed, page_bytes=page_bytes, sentence_tokens=sentence_tokens)
+        session.fill(n_pages * PAGE_TOKENS, appends_a_commit=1 if page_bytes == PAGE_BYTES else 32)
+    subprocess.run(["sync", "-f", path], check=False)  # what is not written yet cannot be dropped from the cache
+    print(f"{n_pages} pages of {page_bytes} bytes written in {perf_counter() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
