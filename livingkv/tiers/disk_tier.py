@@ -2,9 +2,8 @@
 
 Knows segments, the page cache and block borders; refuses to know the catalog and to verify.
 
-What the kernel does not hold is read directly (O_DIRECT), what it holds is copied from its cache. Measured in
-experiments/006_store_speed: directly, single pages that are not cached come about twice as fast and passages about
-1.2 times, cached ones several times slower.
+What the kernel does not hold is read directly (O_DIRECT), what it holds is copied from its cache. Why, and what was
+measured: docs/decisions/0007-reads-past-the-page-cache.md.
 """
 
 from __future__ import annotations

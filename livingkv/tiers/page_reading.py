@@ -20,8 +20,8 @@ from livingkv.tiers.ram_entry import Entry
 from livingkv.tiers.tier import Tier
 
 PIECE_BYTES = 1 << 23
-"""One read: a passage of 1,024 tokens of the default model. Two shorter ones side by side were no faster on one drive,
-and slower where the cores are busy."""
+"""One read: a passage of 1,024 tokens of the default model. Two shorter ones side by side were no faster on one
+drive, and need another thread."""
 
 
 class PageReading:
