@@ -73,7 +73,7 @@ class Asking:
     def probe(self, session: str | None) -> Probed:
         """What the index finds, in one session or in all. Raises SessionNotFound."""
         found = probe(self._home.store(), self._home.index(), self._question, session, self._home.settings.n_candidates)
-        self._kv = StoredKV(self._home.store(), self.engine)
+        self._kv = StoredKV(self._home.store(), self.engine, self._home.pages())
         self.clock.probe = self.clock.lap() - self.clock.load
         return found
 

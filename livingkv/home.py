@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
 
+from livingkv.codec import page_bytes
 from livingkv.codec_gate import require_codec
 from livingkv.engine import Engine
 from livingkv.errors import (
@@ -32,6 +33,8 @@ from livingkv.repairing import repair_session
 from livingkv.settings import CodecName, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.stored_kv import restore_hot_window
+from livingkv.tiers import TieredPages, open_pages
+from livingkv.tiers.pinning import pin_for_cuda
 
 _BATCH = 1000
 
@@ -50,6 +53,7 @@ class Home:
         self._store: Store | None = None
         self._index: Index | None = None
         self._engine: Engine | None = None
+        self._pages: TieredPages | None = None
         self._hot: dict[int, HotWindow] = {}
         self._recalled: list[int] = []
         self.load_ms = 0.0
@@ -151,6 +155,18 @@ class Home:
         """True when the model is loaded."""
         return self._engine is not None
 
+    def pages(self) -> TieredPages:
+        """The store's pages through RAM, within the budget of the settings. Raises InputError if it is too small."""
+        if self._pages is None:
+            engine = self.engine()
+            self._pages = open_pages(
+                self.store(),
+                page_bytes=page_bytes(engine.codec.name, engine.shape),
+                ram_budget_bytes=self.settings.ram_budget_bytes,
+                register=pin_for_cuda if engine.model.device.type == "cuda" else None,
+            )
+        return self._pages
+
     def index(self) -> Index:
         """The index, with every sentence of the store in it; made anew where it is missing, damaged or of another
         embedder.
@@ -219,9 +235,12 @@ class Home:
         repair_session(store, engine, self.settings, session, self.n_sinks)
         return restore_hot_window(store, engine, store.session(session.session_id), self.settings, self.n_sinks)
 
-    def forget_hot_windows(self) -> None:
-        """Drop what device memory holds of sessions: the store is about to change under it."""
+    def let_go(self) -> None:
+        """Drop what device memory and RAM hold of sessions: the store is about to change under it."""
         self._hot.clear()
+        if self._pages is not None:
+            self._pages.close()
+            self._pages = None
 
     def mend_index(self) -> None:
         """Make the index anew if a check finds anything wrong with it."""
@@ -246,7 +265,7 @@ class Home:
 
     def close(self) -> None:
         """Close everything. A second call does nothing."""
-        self._hot.clear()
+        self.let_go()
         if self._index is not None:
             self._index.close()
             self._index = None

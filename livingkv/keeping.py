@@ -33,7 +33,7 @@ class Keeping:
         """
         store, engine = self._home.writable_store(), self._home.engine()
         rows = [store.session(session)] if session is not None else store.sessions()
-        self._home.forget_hot_windows()
+        self._home.let_go()
         settings, n_sinks = self._home.settings, self._home.n_sinks
         wanted = [row for row in rows if session is not None or not row.text_only]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
@@ -78,7 +78,7 @@ class Keeping:
                 "forget", "nothing or several things", "name a session, its source, sentences, or everything"
             )
         store = self._home.writable_store()
-        self._home.forget_hot_windows()
+        self._home.let_go()
         if everything:
             receipt = store.forget_everything()
         elif ids:
@@ -90,6 +90,7 @@ class Keeping:
                 receipt = store.forget_session(row.session_id)
             else:
                 receipt = store.forget_source(row.session_id, source, deep=deep)
+        self._home.let_go()
         self._home.remake_index()
         return _forgotten(receipt)
 

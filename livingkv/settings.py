@@ -23,6 +23,7 @@ _RANGES = {
     "commit_tokens": (PAGE_TOKENS, 1 << 20),
     "max_line_bytes": (1 << 10, 1 << 40),
     "n_candidates": (1, 256),
+    "ram_budget_bytes": (1 << 12, 1 << 44),
 }
 
 
@@ -39,8 +40,8 @@ class Settings:
     n_candidates: index hits that the model itself ranks by query likelihood.
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
-    pages goes
-        first, text and index stay. None: no limit.
+    pages goes first, text and index stay. None: no limit.
+    ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.
     """
@@ -54,6 +55,7 @@ class Settings:
     n_candidates: int = 8
     max_line_bytes: int = 1 << 20
     disk_budget_bytes: int | None = None
+    ram_budget_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

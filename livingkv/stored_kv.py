@@ -7,27 +7,34 @@ a tensor.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import closing
 
 import numpy as np
 import torch
 
 from livingkv.codec import KV, Lossless
 from livingkv.engine import Engine
-from livingkv.errors import RecordDamaged
+from livingkv.errors import PageDamaged, RecordDamaged
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.settings import PAGE_TOKENS, Settings
 from livingkv.store import SessionRow, Store
+from livingkv.tiers import TieredPages
 
-_KEPT_PAGES = 64
-"""Decoded pages kept for reuse within a question: candidates that are judged are often recalled as well."""
+_KEPT_PAGES = 32
+"""Decoded pages kept for reuse within a question: candidates that are judged are often recalled as well. Between
+questions the RAM tier keeps the pages' bytes, half the size or less."""
 
 
 class StoredKV:
-    """Decoded KV of one store's sessions, with a small least-recently-used cache. Not thread-safe."""
+    """Decoded KV of one store's sessions, with a small least-recently-used cache. Not thread-safe.
 
-    def __init__(self, store: Store, engine: Engine) -> None:
+    `pages` are the store's own, through its tiers: they are decoded where they lie in RAM.
+    """
+
+    def __init__(self, store: Store, engine: Engine, pages: TieredPages) -> None:
         self._store = store
         self._engine = engine
+        self._tiers = pages
         self._pages: OrderedDict[tuple[int, int], KV] = OrderedDict()
 
     def run(self, session: SessionRow, token_lo: int, token_hi: int) -> KV:
@@ -77,21 +84,22 @@ class StoredKV:
         return space.view(start, space.end)
 
     def _decoded(self, session_id: int, pages: range) -> list[tuple[int, KV]]:
-        missing = [page for page in pages if (session_id, page) not in self._pages]
-        fresh = dict(zip(missing, self._store.read_pages(session_id, missing), strict=True)) if missing else {}
-        found = []
+        known = {page: kv for page in pages if (kv := self._pages.get((session_id, page))) is not None}
+        missing = [page for page in pages if page not in known]
+        device = self._engine.model.device
+        try:
+            with closing(self._tiers.stream(session_id, missing)) as stream:
+                for page, data in stream:
+                    known[page] = self._engine.codec.decode([data], [page * PAGE_TOKENS], device)
+        except PageDamaged:  # damaged, or moved by a defragmentation since it was located: the store tells
+            data_of = zip(missing, self._store.read_pages(session_id, missing), strict=True)
+            known |= {page: self._engine.codec.decode([data], [page * PAGE_TOKENS], device) for page, data in data_of}
         for page in pages:
-            data = fresh.get(page)
-            if data is None:
-                self._pages.move_to_end((session_id, page))
-                kv = self._pages[session_id, page]
-            else:
-                kv = self._engine.codec.decode([data], [page * PAGE_TOKENS], self._engine.model.device)
-            found.append((page, kv))
-        self._pages.update({(session_id, page): kv for page, kv in found})
+            self._pages[session_id, page] = known[page]
+            self._pages.move_to_end((session_id, page))
         while len(self._pages) > _KEPT_PAGES:
             self._pages.popitem(last=False)
-        return found
+        return [(page, known[page]) for page in pages]
 
 
 def _cut(kv: KV, lo: int, hi: int) -> KV:
@@ -101,7 +109,10 @@ def _cut(kv: KV, lo: int, hi: int) -> KV:
 def restore_hot_window(
     store: Store, engine: Engine, session: SessionRow, settings: Settings, n_sinks: int
 ) -> HotWindow:
-    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail."""
+    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail.
+
+    Past the RAM tier, whose pages they would drive out: they are held on the device from then on.
+    """
     hot = engine.hot_window(settings, n_sinks)
     if session.n_tokens == 0:
         return hot

@@ -110,8 +110,8 @@ class Reading:
             number = snapshot.source_number(session_id, name, digest)
             return None if number is None else _source_row(session_id, snapshot.source(session_id, number))
 
-    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
-        """See Store.read_pages."""
+    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
+        """See Store.locate_pages."""
         with self._catalog.read() as snapshot:
             n_pages = self.require_session(snapshot, session_id).n_sealed_tokens // self._page_tokens
             places = {page: snapshot.page(session_id, page) for page in pages if 0 <= page < n_pages}
@@ -126,10 +126,14 @@ class Reading:
             if place.state is not PageState.PRESENT:
                 raise _page_dropped(session_id, page, place.state)
             wanted.append(wanted_page(page, place))
+        return wanted
+
+    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
+        """See Store.read_pages."""
         payloads: dict[int, bytes] = {}
-        for position, payload in self._segments.read_all(wanted):
+        for position, payload in self._segments.read_all(self.locate_pages(session_id, pages)):
             if isinstance(payload, RecordDamaged):
-                raise _page_damaged(session_id, pages[position], payload) from payload
+                raise page_damaged(session_id, pages[position], payload) from payload
             payloads[position] = payload
         return [payloads[position] for position in range(len(pages))]
 
@@ -148,7 +152,7 @@ class Reading:
         try:
             tail = snapshot.tail(session_id)
         except RecordDamaged as error:
-            raise _page_damaged(session_id, page, error) from error
+            raise page_damaged(session_id, page, error) from error
         if len(tail) != item.tail_bytes or xxh3_64_intdigest(tail) != item.tail_checksum:
             message = f"the tail of session {session_id} fails its checksum: rebuild it from the text"
             raise PageDamaged(message, session_id=session_id, page=page)
@@ -221,6 +225,7 @@ def _page_dropped(session_id: int, page: int, state: PageState) -> PageDropped:
     return PageDropped(message, session_id=session_id, page=page)
 
 
-def _page_damaged(session_id: int, page: int, error: RecordDamaged) -> PageDamaged:
+def page_damaged(session_id: int, page: int, error: RecordDamaged) -> PageDamaged:
+    """What a damaged record means to those who asked for a page."""
     message = f"page {page} of session {session_id} is damaged ({error}): rebuild it from the text"
     return PageDamaged(message, session_id=session_id, page=page, segment=error.segment, offset=error.offset)

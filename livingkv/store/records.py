@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest as checksum
 
@@ -155,8 +155,14 @@ def unpack_record_header(data: bytes | memoryview, segment: int, offset: int) ->
     return RecordHeader(record_type, flags, *numbers)
 
 
-def verified_payload(data: bytes | memoryview, header: RecordHeader, segment: int, offset: int) -> bytes:
-    """The payload of the record at the start of `data`. Raises RecordDamaged if it is short or fails its checksum."""
+Bytes = TypeVar("Bytes", bytes, memoryview)
+
+
+def verified_payload(data: Bytes, header: RecordHeader, segment: int, offset: int) -> Bytes:
+    """The payload of the record at the start of `data`: a part of it, not a copy, where `data` is a view.
+
+    Raises RecordDamaged if it is short or fails its checksum.
+    """
     payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
     if len(payload) < header.length:
         raise RecordDamaged(
@@ -166,4 +172,4 @@ def verified_payload(data: bytes | memoryview, header: RecordHeader, segment: in
         raise RecordDamaged(
             f"segment {segment} offset {offset}: the payload fails its checksum", segment=segment, offset=offset
         )
-    return bytes(payload)
+    return payload

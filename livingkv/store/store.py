@@ -28,7 +28,7 @@ from livingkv.store.pruning import StorePruning
 from livingkv.store.reading import Reading
 from livingkv.store.rebuilding import rebuild_catalog
 from livingkv.store.rows import Append, RebuildReport, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
-from livingkv.store.segment_reader import SegmentReader
+from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
 from livingkv.store.stats import folder_bytes, measure_store
@@ -206,6 +206,23 @@ class Store(StorePruning):
         that the session does not have, SessionNotFound or FormatUnsupported.
         """
         return self._catalog.settled(lambda: self._reading.read_pages(session_id, pages))
+
+    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
+        """Where pages stand now and what their records must say, in the order asked for. Raises as `read_pages`.
+
+        For readers with memory of their own (livingkv.tiers), who read and verify with `segments`.
+        """
+        return self._reading.locate_pages(session_id, pages)
+
+    @property
+    def segments(self) -> SegmentReader:
+        """The store's open segments, closed with the store."""
+        return self._segments
+
+    @property
+    def disk(self) -> Disk:
+        """The file layer that the store was opened with."""
+        return self._disk
 
     def read_tail(self, session_id: int) -> tuple[int, bytes]:
         """The first token of a session's tail, and its bytes, verified. Raises PageDamaged or SessionNotFound."""
