@@ -133,6 +133,7 @@ class Index:
 
         The terms of removed sentences stay in tantivy's files until it merges them; `recreate` leaves nothing.
         """
+        self._require_writer()
         for entry in list(self._staged.values()):
             if entry.sentence_id in sentence_ids or entry.session_id in session_ids:
                 del self._staged[entry.sentence_id]
@@ -205,8 +206,7 @@ class Index:
             self._write(again)
 
     def _write(self, removed_sentences: Sequence[int] = (), removed_sessions: Sequence[int] = ()) -> None:
-        if self.mode != "write":
-            raise IndexFault(f"the index at {self._durable.path} was opened for reading; open it for writing")
+        self._require_writer()
         vectors = self._pending.vectors() if self._embedder is not None and len(self._pending) else None
         self._durable.write(
             list(self._pending.documents.values()),
@@ -216,6 +216,10 @@ class Index:
             removed_sessions=removed_sessions,
         )
         self._pending = PendingSentences()
+
+    def _require_writer(self) -> None:
+        if self.mode != "write":
+            raise IndexFault(f"the index at {self._durable.path} was opened for reading; open it for writing")
 
     def _follow_writer(self) -> None:
         """See what the writer has made durable; it need not be kept here any longer."""

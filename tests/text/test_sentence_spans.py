@@ -32,10 +32,8 @@ def check_tiles(text: bytes, spans: list[SentenceSpan], max_bytes: int) -> None:
     assert all(0 < span.byte_hi - span.byte_lo <= max_bytes for span in spans)
 
 
-settings(max_examples=400, deadline=None)
-given(text=_TEXTS, max_bytes=st.sampled_from([16, 17, 40, 1024]))
-
-
+@settings(max_examples=400, deadline=None)
+@given(text=_TEXTS, max_bytes=st.sampled_from([16, 17, 40, 1024]))
 def test_spans_tile_any_text_and_cut_no_code_point(text: str, max_bytes: int) -> None:
     encoded = text.encode("utf-8", "surrogatepass")
     spans = split_sentences(encoded, max_bytes=max_bytes)
@@ -46,18 +44,14 @@ def test_spans_tile_any_text_and_cut_no_code_point(text: str, max_bytes: int) ->
         assert not (before.endswith("\r") and after.startswith("\n"))
 
 
-settings(max_examples=200, deadline=None)
-given(text=st.binary(max_size=300), max_bytes=st.sampled_from([16, 1024]))
-
-
+@settings(max_examples=200, deadline=None)
+@given(text=st.binary(max_size=300), max_bytes=st.sampled_from([16, 1024]))
 def test_spans_tile_bytes_that_are_not_utf8(text: bytes, max_bytes: int) -> None:
     check_tiles(text, split_sentences(text, max_bytes=max_bytes), max_bytes)
 
 
-settings(max_examples=200, deadline=None)
-given(text=_TEXTS)
-
-
+@settings(max_examples=200, deadline=None)
+@given(text=_TEXTS)
 def test_newlines_end_a_sentence_and_spaces_begin_the_next(text: str) -> None:
     encoded = text.encode()
     parts = [encoded[lo:hi].decode() for lo, hi in split_sentences(encoded, max_bytes=1 << 20)]
@@ -67,19 +61,15 @@ def test_newlines_end_a_sentence_and_spaces_begin_the_next(text: str) -> None:
         assert before[-1] in "\n\r\u2028\u2029" or not before[-1].isspace()
 
 
-settings(max_examples=100, deadline=None)
-given(words=st.lists(st.text("abcdefg", min_size=1, max_size=9), min_size=1, max_size=80))
-
-
+@settings(max_examples=100, deadline=None)
+@given(words=st.lists(st.text("abcdefg", min_size=1, max_size=9), min_size=1, max_size=80))
 def test_a_long_sentence_is_cut_at_white_space(words: list[str]) -> None:
     text = " ".join(words).encode()
     parts = [text[lo:hi] for lo, hi in split_sentences(text, max_bytes=32)]
     assert all(part.startswith(b" ") for part in parts[1:])
 
 
-pytest.mark.parametrize("cluster", ["👩\u200d👩\u200d👧", "e\u0301\u0323", "🇳🇴", "กำ", "👍🏽"])
-
-
+@pytest.mark.parametrize("cluster", ["👩\u200d👩\u200d👧", "e\u0301\u0323", "🇳🇴", "กำ", "👍🏽"])
 def test_a_long_word_is_cut_between_graphemes(cluster: str) -> None:
     text = (cluster * 400).encode()
     parts = [text[lo:hi].decode() for lo, hi in split_sentences(text, max_bytes=100)]
@@ -105,7 +95,7 @@ def test_too_small_a_bound_is_refused() -> None:
         split_sentences(b"text", max_bytes=15)
 
 
-pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "unit",
     [
         "The quick brown fox jumps over 3.14 lazy dogs. ",
@@ -121,8 +111,6 @@ pytest.mark.parametrize(
         "👍",
     ],
 )
-
-
 def test_time_grows_with_the_text_not_with_its_square(unit: str) -> None:
     def seconds(n_bytes: int) -> float:
         text = (unit * (n_bytes // len(unit.encode()))).encode()
