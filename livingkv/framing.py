@@ -16,8 +16,10 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2 import TemplateError
 from tokenizers.decoders import DecodeStream
 
+from livingkv.errors import UnsupportedModel
 from livingkv.settings import PAGE_TOKENS
 from livingkv.text import SentenceSpan
 
@@ -100,12 +102,14 @@ def _read_framing(tokenizer: Any, words: Words) -> Framing:
         opening = first + words.encode("Text:\n")
         return Framing(tuple(opening), tuple(words.encode("\nAnswer:")), tuple(words.encode("\n\n")))
     one, two, three = _MARKS
-    turns = [("user", one), ("assistant", two), ("user", three)]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    prologue, rest = whole.split(one)
-    answer, rest = rest.split(two)
-    reopen, closing = rest.split(three)
+    try:
+        whole = _rendered(tokenizer)
+        prologue, rest = whole.split(one)
+        answer, rest = rest.split(two)
+        reopen, closing = rest.split(three)
+    except (ValueError, TemplateError) as error:
+        reason = "its chat template does not put a user's and an assistant's words where they can be told apart"
+        raise UnsupportedModel(f"the model cannot be used: {reason} ({error})") from error
     opening = words.encode_template(prologue)
     if len(opening) > PAGE_TOKENS:  # a long built-in system message: keep its beginning and the user opening
         keep = len(words.encode_template(reopen))
@@ -113,3 +117,10 @@ def _read_framing(tokenizer: Any, words: Words) -> Framing:
     return Framing(
         tuple(opening), tuple(words.encode_template(closing or answer)), tuple(words.encode_template(reopen))
     )
+
+
+def _rendered(tokenizer: Any) -> str:
+    one, two, three = _MARKS
+    turns = [("user", one), ("assistant", two), ("user", three)]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

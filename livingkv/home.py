@@ -7,7 +7,9 @@ first write, because its fingerprint needs a model.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -17,6 +19,7 @@ from livingkv.engine import Engine
 from livingkv.errors import (
     EmbedderMismatch,
     IndexDamaged,
+    IndexFault,
     InputError,
     PageDamaged,
     RecordDamaged,
@@ -30,7 +33,8 @@ from livingkv.hot_window import HotWindow
 from livingkv.index import Entry, Index
 from livingkv.models import LoadedModel, load_model
 from livingkv.repairing import repair_session
-from livingkv.settings import CodecName, Settings
+from livingkv.results import CheckReport
+from livingkv.settings import DEFAULT_CODEC, CodecName, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.stored_kv import restore_hot_window
 from livingkv.tiers import TieredPages, open_pages
@@ -58,6 +62,14 @@ class Home:
         self._recalled: list[int] = []
         self.load_ms = 0.0
         try:
+            self._open(path, model, create=create)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self, path: Path, model: str | LoadedModel | None, *, create: bool) -> None:
+        read_only = self._read_only
+        try:
             budget = None if read_only else self.settings.disk_budget_bytes
             self._store = Store.open(path, mode="read" if read_only else "write", disk_budget_bytes=budget)
         except StoreNotFound:
@@ -77,7 +89,8 @@ class Home:
     @property
     def n_sinks(self) -> int:
         """How many first tokens of a session are always attended: a property of the store."""
-        return int(self._label("n_sinks"))
+        label = self.store().labels.get("n_sinks")
+        return int(label) if label is not None else len(self.engine().words.framing.prologue)
 
     @property
     def model_label(self) -> str:
@@ -97,13 +110,12 @@ class Home:
         """The store's page codec, or that of the settings while there is no store."""
         if self._store is not None:
             return "int8" if self._store.fingerprint.codec == "int8" else "lossless"
-        return self.settings.codec
+        return self.settings.codec or DEFAULT_CODEC
 
     def _agree_on_codec(self, store: Store) -> None:
         asked = self._asked_settings
-        if asked is not None and asked.codec != store.fingerprint.codec:
+        if asked is not None and asked.codec not in (None, store.fingerprint.codec):
             allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
-            self._closing.close()
             raise InputError("settings.codec", asked.codec, allowed)
 
     def store(self) -> Store:
@@ -129,6 +141,7 @@ class Home:
                 disk_budget_bytes=self.settings.disk_budget_bytes,
             )
             self._closing.callback(self._store.close)
+            self.index()  # so that a reader finds one from the first commit on
         return self._store
 
     def engine(self) -> Engine:
@@ -150,11 +163,6 @@ class Home:
             self.load_ms += (perf_counter() - started) * 1000.0
         return self._engine
 
-    @property
-    def has_engine(self) -> bool:
-        """True when the model is loaded."""
-        return self._engine is not None
-
     def pages(self) -> TieredPages:
         """The store's pages through RAM, within the budget of the settings. Raises InputError if it is too small."""
         if self._pages is None:
@@ -168,32 +176,54 @@ class Home:
         return self._pages
 
     def index(self) -> Index:
-        """The index, with every sentence of the store in it; made anew where it is missing, damaged or of another
-        embedder.
+        """The index, with every sentence of the store in it; a writer makes it anew where it is missing, damaged
+        or of another embedder, a reader makes one of its own for as long as it is open. It probes by meaning once
+        the model is loaded.
 
-        It probes by meaning only once the model is loaded. Raises StoreFull, StoreLocked or IndexFault.
+        Raises StoreFull, StoreLocked or IndexFault.
         """
+        if self._index is not None and self._engine is not None and not self._index.has_embedder:
+            self._close_index()  # what it was fed without the model has no vectors
         if self._index is None:
-            folder = self.store().path / "index"
-            embedder = self._engine.embedder() if self._engine is not None else None
-            try:
-                self._index = Index.open(folder, embedder, mode="read" if self._read_only else "write")
-            except (IndexDamaged, EmbedderMismatch):
-                self._index = Index.recreate(folder, self.engine().embedder())
+            self._index = self._opened_index()
             self.index_new_sentences()
-        elif self._engine is not None and not self._index.has_embedder:
-            self._index.use_embedder(self._engine.embedder())
+        elif self._read_only:
+            self.index_new_sentences()
         return self._index
+
+    def _opened_index(self) -> Index:
+        folder = self.store().path / "index"
+        embedder = self._engine.embedder() if self._engine is not None else None
+        try:
+            return Index.open(folder, embedder, mode="read" if self._read_only else "write")
+        except (IndexDamaged, EmbedderMismatch):
+            if not self._read_only:
+                return Index.recreate(folder, self.engine().embedder())
+        own = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="livingkv-index-"))
+        return Index.recreate(Path(own), embedder)
+
+    def _close_index(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
 
     def index_new_sentences(self) -> None:
         """Let the index know the store's newest sentences. They can be found at once; durable at the latest at
         `close`."""
-        index, store = self._index or self.index(), self.store()
-        while batch := store.sentences_after(index.high_water, _BATCH):
-            if not index.has_embedder:
-                index.use_embedder(self.engine().embedder())
-            index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
-            index.commit(batch[-1].sentence_id)
+        store = self.store()
+        if self._index is None:
+            self._index = self._opened_index()
+        while batch := store.sentences_after(self._index.high_water, _BATCH):
+            if not self._read_only and not self._index.has_embedder:
+                self._index.use_embedder(self.engine().embedder())
+            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+            self._index.commit(batch[-1].sentence_id)
+
+    def index_if_possible(self) -> None:
+        """The same after a commit that stands whatever becomes of the index: what it misses now it is fed at the next
+        use."""
+        with contextlib.suppress(IndexFault, StoreFull, StoreLocked):
+            self.index_new_sentences()
 
     def session_for_writing(self, name: str, *, kv: bool = True) -> SessionRow:
         """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start."""
@@ -250,8 +280,7 @@ class Home:
     def remake_index(self) -> None:
         """A new index of what the store holds now; of the old one nothing is left on disk."""
         folder = self.store().path / "index"
-        if self._index is not None:
-            self._index.close()
+        self._close_index()
         self._index = Index.recreate(folder, self.engine().embedder())
         self.index_new_sentences()
         self._index.flush()
@@ -263,12 +292,20 @@ class Home:
         else:
             self.store().recharge(sentence_ids)
 
+    def check(self) -> CheckReport:
+        """What is wrong with store and index, in words. Never raises for damage."""
+        report = self.store().check()
+        try:
+            with Index.open(self.store().path / "index", None, "read") as index:
+                problems = tuple(index.check())
+        except IndexFault as error:
+            problems = (f"index: {error}; it is made anew at the next use",)
+        return replace(report, problems=(*report.problems, *problems))
+
     def close(self) -> None:
         """Close everything. A second call does nothing."""
         self.let_go()
-        if self._index is not None:
-            self._index.close()
-            self._index = None
+        self._close_index()
         self._closing.close()
         recalled, self._recalled = self._recalled, []
         if recalled:

@@ -94,6 +94,23 @@ class Keeping:
         self._home.remake_index()
         return _forgotten(receipt)
 
+    def prune(
+        self, *, session: str | None = None, keep: int | None = None, below: float | None = None
+    ) -> Forgotten:
+        """Forget the coldest sentences of one session, or of all that are not pinned; their text goes to the store's
+        archive first. The receipt is that of `forget`: store and index are done when it is returned.
+
+        keep: how many sentences stay, the most and latest recalled. below: those of less weight than this go.
+        Raises InputError unless exactly one of them is given, SessionNotFound, StoreFull or StoreError.
+        """
+        store = self._home.writable_store()
+        session_id = None if session is None else store.session(session).session_id
+        self._home.let_go()
+        receipt = store.prune(session_id, keep=keep, below=below)
+        self._home.let_go()
+        self._home.remake_index()
+        return _forgotten(receipt)
+
     def export(self, session: str, path: str | Path, *, kv: bool = True) -> int:
         """Write a session to one portable file, with or without KV; its size in bytes. Raises PageDamaged: repair
         first."""
@@ -119,7 +136,7 @@ class Keeping:
         for weight in store.hottest(limit):
             sentence = store.sentence(weight.sentence_id)
             text = sentence.text.strip()
-            found.append(Hot(text, sentence.source, sentence.session, weight.weight, weight.hits))
+            found.append(Hot(text, sentence.source, sentence.session, weight.weight, weight.hits, weight.sentence_id))
         return found
 
 

@@ -20,6 +20,8 @@ from livingkv.model_rope import Rope
 from livingkv.positions import Rotation, rotate, rotation, shift
 from livingkv.runner import Runner
 
+_SLICE = 64
+
 
 class Candidate(NamedTuple):
     """Stored KV of a run of tokens, its keys rotated at first_position, first_position + 1, ..."""
@@ -99,6 +101,10 @@ def question_gains(
 
 
 def _log_likelihood(runner: Runner, hidden: Tensor, target: Tensor) -> Tensor:
-    """Sum of log p(target) for one row: [tokens, hidden] at a time, so that memory does not grow with the rows."""
-    logits = runner.head(hidden)
-    return (logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(-1)).sum()
+    """Sum of log p(target) for one row [tokens, hidden], a slice at a time: memory grows with neither rows nor
+    tokens."""
+    total = hidden.new_zeros((), dtype=torch.float32)
+    for part, words in zip(torch.split(hidden, _SLICE), torch.split(target, _SLICE), strict=True):
+        logits = runner.head(part)
+        total += (logits.gather(1, words[:, None])[:, 0] - logits.logsumexp(-1)).sum()
+    return total

@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from livingkv.asking import Asking, asked_for, extract
+from livingkv.asking import Asking, asked_for, check_ask, extract
 from livingkv.describing import session_info, store_stats
 from livingkv.generation import collect
 from livingkv.home import Home
@@ -27,7 +27,7 @@ from livingkv.sampling import Sampler, Sampling
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
-from livingkv.store import SessionRow
+from livingkv.store import SessionRow, check_session_name
 from livingkv.text import split_sentences
 
 OnText = Callable[[str], None]
@@ -85,6 +85,7 @@ class Memory(Keeping):
             text = read_source(source, max_line_bytes=limit)
         else:
             check_text(text, name, max_line_bytes=limit)
+        check_session_name(session)
         store, digest = self._home.writable_store(), source_digest(text)
         row = self._home.session_for_writing(session, kv=kv)
         known = store.source(row.session_id, name, digest)
@@ -99,7 +100,7 @@ class Memory(Keeping):
                 store.append(append)
                 if progress is not None:
                     progress(piece.byte_hi, len(text))
-        self._home.index_new_sentences()
+        self._home.index_if_possible()
         now = store.source(row.session_id, name, digest)
         assert now is not None, "it was committed just now"
         return Ingested(name, session, len(text), now.n_tokens, now.n_sentences, perf_counter() - started)
@@ -118,6 +119,7 @@ class Memory(Keeping):
 
         Raises QuestionError (empty, or longer than the hot window), SessionNotFound, ModelError or StoreError.
         """
+        check_ask(question, mode, max_tokens)
         if mode == "extract":
             return extract(self._home, question, session)
         asking = Asking(self._home, question)
@@ -147,6 +149,8 @@ class Memory(Keeping):
 
         Raises QuestionError, ModelError or StoreError; the session is unchanged then.
         """
+        check_ask(message, "resume", max_tokens)
+        check_session_name(session)
         asking = Asking(self._home, message)
         engine = asking.engine
         self._home.writable_store()
@@ -164,7 +168,7 @@ class Memory(Keeping):
             generated = collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
-        self._home.index_new_sentences()
+        self._home.index_if_possible()
         row = self._home.store().session(session)
         return Turn(
             answer=generated.text.strip(),
@@ -207,8 +211,9 @@ class Memory(Keeping):
         return store_stats(self._home.store())
 
     def check(self) -> CheckReport:
-        """Verify everything that is stored. Needs no model; never raises for damage, it reports it."""
-        return self._home.store().check()
+        """Verify everything that is stored, the index included. Needs no model; never raises for damage, it reports
+        it."""
+        return self._home.check()
 
     def close(self) -> None:
         """Close store, index and model. Everything acknowledged is durable already."""

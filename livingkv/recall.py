@@ -23,6 +23,9 @@ from livingkv.workspace import Workspace
 QUESTION_LEAD = "\n\n"
 """Between recalled text and the question inside the user message."""
 
+JUDGED_TOKENS = 256
+"""Of a longer question its end is judged: that is where people ask."""
+
 GROWN_NATS = 0.25
 """How much likelier, per token, a question must become for neighbours to be recalled with a sure sentence."""
 
@@ -90,7 +93,7 @@ def _gains(
     engine: Engine, kv: StoredKV, session: SessionRow, candidates: Sequence[Candidate], question: str, n_sinks: int
 ) -> list[float]:
     sinks = Candidate(kv.sinks(session, n_sinks), 0)
-    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
+    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)[-JUDGED_TOKENS:]
     return question_gains(engine.runner, sinks, candidates, lead, words)
 
 
@@ -140,7 +143,7 @@ def attend_passages(
     """A workspace with sinks and the stored KV of the passages in document order, with room for `extra_tokens`.
 
     compact: passages re-rotated to follow the sinks and one another, the next token behind them. absolute,
-    dual_chunk: they stay where they were read, the next token comes behind the longest searched session, and the
+    dual_chunk: they stay where they were read, the next token comes behind the longest recalled session, and the
     sinks just before it. Raises PageDamaged.
     """
     ordered = sorted(passages, key=lambda passage: (passage.session_id, passage.token_lo))

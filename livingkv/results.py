@@ -172,13 +172,17 @@ class Defragmented:
 
 @dataclass(frozen=True, slots=True)
 class Hot:
-    """One of the hottest sentences: `weight` decays with time and grows by 1 with every recall."""
+    """One of the hottest sentences: `weight` decays with time and grows by 1 with every recall.
+
+    `forget` takes `sentence_id`.
+    """
 
     text: str
     source: str
     session: str
     weight: float
     n_recalls: int
+    sentence_id: int
 
 
 @dataclass(frozen=True, slots=True)

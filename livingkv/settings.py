@@ -14,6 +14,7 @@ PAGE_TOKENS = 64
 """Tokens in a page: a constant of the format, not a setting."""
 
 CodecName = Literal["int8", "lossless"]
+DEFAULT_CODEC: CodecName = "int8"
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
 _RANGES = {
@@ -35,7 +36,7 @@ class Settings:
     block_tokens: tokens read in one forward pass of ingest.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, at most this many tokens are read between two durable commits.
-    codec: page codec of a new store: "int8", or "lossless" (the model's own dtype).
+    codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.
     max_line_bytes: a single line longer than this is refused as not being prose.
@@ -50,7 +51,7 @@ class Settings:
     block_tokens: int = 512
     recall_tokens: int = 1024
     commit_tokens: int = 4096
-    codec: CodecName = "int8"
+    codec: CodecName | None = None
     placement: Placement = "compact"
     n_candidates: int = 8
     max_line_bytes: int = 1 << 20
@@ -71,7 +72,7 @@ class Settings:
                 "settings.disk_budget_bytes", repr(budget), f"None or at least {1 << 20} bytes are allowed"
             )
         for name, kind in (("codec", CodecName), ("placement", Placement)):
-            if getattr(self, name) not in get_args(kind):
+            if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
 
     @classmethod

@@ -40,10 +40,16 @@ class StoredKV:
     def run(self, session: SessionRow, token_lo: int, token_hi: int) -> KV:
         """Keys and values of tokens [token_lo, token_hi), keys at their absolute positions.
 
-        Raises PageDamaged or RecordDamaged. The session row must be current: pages seal as a session grows.
+        A writer may have sealed pages since the row was read: then the row is read again. Raises PageDamaged or
+        RecordDamaged.
         """
         assert 0 <= token_lo < token_hi <= session.n_tokens, "a run lies in the session"
         sealed = session.n_sealed_tokens
+        tail = b""
+        if token_hi > sealed:
+            first_of_tail, tail = self._store.read_tail(session.session_id)
+            if first_of_tail != sealed:
+                return self.run(self._store.session(session.session_id), token_lo, token_hi)
         parts: list[KV] = []
         if token_lo < sealed:
             first, last = token_lo // PAGE_TOKENS, (min(token_hi, sealed) - 1) // PAGE_TOKENS
@@ -52,7 +58,6 @@ class StoredKV:
                 _cut(page, token_lo - index * PAGE_TOKENS, token_hi - index * PAGE_TOKENS) for index, page in pages
             ]
         if token_hi > sealed:
-            _, tail = self._store.read_tail(session.session_id)
             kv = Lossless(self._engine.shape).decode_run(tail, self._engine.model.device)
             parts.append(_cut(kv, token_lo - sealed, token_hi - sealed))
         return KV(torch.cat([part.keys for part in parts], 2), torch.cat([part.values for part in parts], 2))
@@ -120,6 +125,8 @@ def restore_hot_window(
     last = session.n_sealed_tokens // PAGE_TOKENS
     wanted = [0] if first else []
     pages = store.read_pages(session.session_id, [*wanted, *range(first, last)]) if last else []
-    _, tail = store.read_tail(session.session_id)
+    first_of_tail, tail = store.read_tail(session.session_id)
+    if first_of_tail != session.n_sealed_tokens:  # a writer has sealed pages since the row was read
+        return restore_hot_window(store, engine, store.session(session.session_id), settings, n_sinks)
     hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, tail)
     return hot

@@ -1,5 +1,6 @@
 """The durable store. Bytes: FORMAT.md. Everything public is here; nothing in it knows torch or a model."""
 
+from livingkv.store.appending import check_session_name
 from livingkv.store.disk import Disk, Step
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.rows import (
@@ -18,7 +19,7 @@ from livingkv.store.rows import (
     StoreStats,
 )
 from livingkv.store.store import Store
-from livingkv.store.transfer import portable_text
+from livingkv.store.transfer import portable_text, require_portable
 
 __all__ = [
     "Append",
@@ -38,5 +39,7 @@ __all__ = [
     "Step",
     "Store",
     "StoreStats",
+    "check_session_name",
     "portable_text",
+    "require_portable",
 ]

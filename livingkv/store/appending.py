@@ -61,14 +61,19 @@ def new_session(session_id: int, name: str, now_ms: int, event_bytes: int, *, te
     )
 
 
-def require_new_name(snapshot: Snapshot, name: str) -> None:
-    """Raise InputError or SessionExists unless a session may get this name."""
+def check_session_name(name: str) -> None:
+    """Raise InputError unless `name` may be a session's: 1 to 255 bytes of printable text."""
     try:
         n_bytes = len(name.encode())
     except UnicodeEncodeError as error:
         raise InputError("session name", repr(name), "text is allowed") from error
     if not 0 < n_bytes <= NAME_BYTES or not name.isprintable():
         raise InputError("session name", repr(name), f"1 to {NAME_BYTES} bytes of printable text are allowed")
+
+
+def require_new_name(snapshot: Snapshot, name: str) -> None:
+    """Raise InputError or SessionExists unless a session may get this name."""
+    check_session_name(name)
     if snapshot.session_id(name) is not None:
         raise SessionExists(f"session {name!r} exists already: choose another name, or append to it")
 

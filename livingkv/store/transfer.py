@@ -66,3 +66,9 @@ def portable_text(path: str | Path) -> Iterator[PortableChunk]:
                     end_of_source=chunk.end_of_source,
                     ends_turn=chunk.ends_turn,
                 )
+
+
+def require_portable(path: str | Path) -> None:
+    """Raise unless a file is a whole exported session: RecordDamaged, FormatUnsupported or StoreError."""
+    with PortableFile(Path(path)):
+        return
