@@ -47,7 +47,7 @@ def decoded(memory: Memory, session: str) -> KV:
 
 @pytest.mark.parametrize(("codec", "tolerance"), [("lossless", 1e-4), ("int8", 0.1)])
 def test_repair_rebuilds_what_is_damaged(tmp_path: Path, codec: str, tolerance: float) -> None:
-    """Blocks fall differently when a session is read again: what they attended raw then, they may attend decoded now."""
+    """Blocks fall differently when a session is read again: what was attended raw may be attended decoded now."""
     settings = Settings.from_dict({"block_tokens": 64, "codec": codec})
     with Memory.open(tmp_path / "s", model=MODEL, settings=settings) as memory:
         memory.ingest("doors", text=TEXT)
