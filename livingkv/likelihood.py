@@ -2,7 +2,7 @@
 
 Knows KV of candidates and the question's tokens; knows no index. Score of a candidate: log p(question | sinks,
 candidate), compact positions, one short prefill of the question with the candidates side by side; nothing is
-re-read (EVIDENCE section 8). The gain over no candidate, per question token, is a confidence that needs no
+re-read. The gain over no candidate, per question token, is a confidence that needs no
 embedder: a stored fact about what is asked makes the question's words likely.
 """
 

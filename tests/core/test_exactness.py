@@ -27,7 +27,7 @@ def tokens(n: int, seed: int = 0) -> Tensor:
 
 
 class WideRotary(nn.Module):
-    """The model's own rotary module with angles in fp64: what DESIGN calls for on both sides of the comparison."""
+    """The model's own rotary module with angles in fp64, as livingkv computes them."""
 
     def __init__(self, rotary: Any) -> None:
         super().__init__()
