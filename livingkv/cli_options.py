@@ -74,13 +74,15 @@ def chosen_settings(
     """The settings that the options ask for, with the store's own codec unless one is named; None for no wish."""
     from livingkv.settings import Settings
 
-    wishes = {"codec": codec, "disk_budget_bytes": disk_budget, "ram_budget_bytes": ram_budget}
-    wishes = {name: value for name, value in wishes.items() if value is not None}
-    if not wishes:
+    wishes: dict[str, str | int | None] = {
+        "codec": codec,
+        "disk_budget_bytes": disk_budget,
+        "ram_budget_bytes": ram_budget,
+    }
+    if all(value is None for value in wishes.values()):
         return None
-    if codec is None and (stored := stored_codec(store)) is not None:
-        wishes["codec"] = stored
-    return Settings.from_dict(wishes)
+    wishes["codec"] = codec or stored_codec(store)
+    return Settings.from_dict({name: value for name, value in wishes.items() if value is not None})
 
 
 def stored_codec(store: str) -> str | None:

@@ -94,9 +94,7 @@ class Keeping:
         self._home.remake_index()
         return _forgotten(receipt)
 
-    def prune(
-        self, *, session: str | None = None, keep: int | None = None, below: float | None = None
-    ) -> Forgotten:
+    def prune(self, *, session: str | None = None, keep: int | None = None, below: float | None = None) -> Forgotten:
         """Forget the coldest sentences of one session, or of all that are not pinned; their text goes to the store's
         archive first. The receipt is that of `forget`: store and index are done when it is returned.
 
