@@ -106,7 +106,7 @@ def ingest(
     from livingkv.cli_ingest import ingest_sources
 
     def opened() -> Memory:
-        settings = chosen_settings(store, codec=codec, disk_budget=disk_budget)
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget)
         return open_memory(store, model=model, settings=settings, create=True)
 
     ingest_sources(opened, sources, session, kv=not text_only, as_json=as_json)
@@ -145,7 +145,7 @@ def ask(
     from livingkv.cli_render import print_answer, print_json
     from livingkv.results import to_json
 
-    settings = chosen_settings(store, ram_budget=ram_budget)
+    settings = chosen_settings(ram_budget=ram_budget)
     with (
         waiting("asking"),
         open_memory(store, model=model, settings=settings, read_only=True, create=False) as memory,
@@ -181,7 +181,7 @@ def chat(
     """
     from livingkv.cli_chat import chat_until_end
 
-    settings = chosen_settings(store, disk_budget=disk_budget)
+    settings = chosen_settings(disk_budget=disk_budget)
     with open_memory(store, model=model, settings=settings, create=True) as memory:
         chat_until_end(memory, session, max_tokens=max_tokens, as_json=as_json)
 

@@ -158,7 +158,7 @@ def import_file(
     from livingkv.store import require_portable
 
     require_portable(file)
-    settings = chosen_settings(store, disk_budget=disk_budget)
+    settings = chosen_settings(disk_budget=disk_budget)
     with waiting("importing"), open_memory(store, model=model, settings=settings, create=True) as memory:
         made = memory.import_file(file, name=name, kv=not text_only)
     print_session("imported", made, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from livingkv.cli_options import Codec, Debug, Json, Model, OneSession, StorePath, open_memory, stored_codec
+from livingkv.cli_options import Codec, Debug, Json, Model, OneSession, StorePath, open_memory
 from livingkv.cli_process import ExitCode
 
 mend_app = typer.Typer()
@@ -70,8 +70,10 @@ def migrate(
         raise typer.BadParameter("name what to migrate to: --model, --codec or both")
     from livingkv.migrating import migrate as migrate_store
     from livingkv.settings import Settings
+    from livingkv.store import Store
 
-    settings = Settings.from_dict({"codec": codec or stored_codec(store) or "int8"})
+    with Store.open(store, mode="read") as opened:
+        settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec})
     with count_bar("sessions read") as show:
         done = migrate_store(
             Path(store),

@@ -6,7 +6,6 @@ Knows the words of the command line; nothing heavy is imported before a verb nee
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -69,25 +68,11 @@ def open_memory(
 
 
 def chosen_settings(
-    store: str, *, codec: Codec | None = None, disk_budget: int | None = None, ram_budget: int | None = None
+    *, codec: Codec | None = None, disk_budget: int | None = None, ram_budget: int | None = None
 ) -> Settings | None:
-    """The settings that the options ask for, with the store's own codec unless one is named; None for no wish."""
+    """The settings that the options ask for; None for no wish."""
     from livingkv.settings import Settings
 
-    wishes: dict[str, str | int | None] = {
-        "codec": codec,
-        "disk_budget_bytes": disk_budget,
-        "ram_budget_bytes": ram_budget,
-    }
-    if all(value is None for value in wishes.values()):
-        return None
-    wishes["codec"] = codec or stored_codec(store)
-    return Settings.from_dict({name: value for name, value in wishes.items() if value is not None})
-
-
-def stored_codec(store: str) -> str | None:
-    """The codec that a store was written with; None where there is no store. Raises RecordDamaged."""
-    from livingkv.store.manifest import read_manifest
-
-    manifest = read_manifest(Path(store)) if Path(store).is_dir() else None
-    return None if manifest is None else manifest.fingerprint.codec
+    wishes = {"codec": codec, "disk_budget_bytes": disk_budget, "ram_budget_bytes": ram_budget}
+    wishes = {name: value for name, value in wishes.items() if value is not None}
+    return Settings.from_dict(wishes) if wishes else None
