@@ -6,7 +6,7 @@ Knows how to say what is about to go, and to ask; what goes, and how, is the mem
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -76,13 +76,13 @@ def what_goes(store: Store, session: str | None, source: str | None, sentence_id
     if sentence_ids:
         texts = [store.sentence(sentence_id).text for sentence_id in sorted(set(sentence_ids))]
         return counted(len(texts), sum(len(text.encode("utf-8", "surrogateescape")) for text in texts))
-    rows: list[Any] = [store.session(session)] if session is not None else store.sessions()
+    rows = [store.session(session)] if session is not None else store.sessions()
     if source is None:
         named = f" in session {session}" if session is not None else f" in all {len(rows)} sessions"
-    else:
-        rows = [row for row in store.sources(rows[0].session_id) if row.name == source]
-        named = f" of source {source} in session {session}"
-    return counted(sum(row.n_sentences for row in rows), sum(row.n_bytes for row in rows)) + named
+        return counted(sum(row.n_sentences for row in rows), sum(row.n_bytes for row in rows)) + named
+    parts = [part for part in store.sources(rows[0].session_id) if part.name == source]
+    named = f" of source {source} in session {session}"
+    return counted(sum(part.n_sentences for part in parts), sum(part.n_bytes for part in parts)) + named
 
 
 def counted(n_sentences: int, n_bytes: int) -> str:
