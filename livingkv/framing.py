@@ -10,6 +10,7 @@ Text is encoded with special tokens split up: "<|im_end|>" in a document is seve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -24,6 +25,11 @@ from livingkv.settings import PAGE_TOKENS
 from livingkv.text import SentenceSpan
 
 _MARKS = ("MARKONE", "MARKTWO", "MARKTHREE")
+
+
+class _Encoding(NamedTuple):
+    ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 class EncodedText(NamedTuple):
@@ -52,6 +58,8 @@ class Words:
 
     def __init__(self, tokenizer: Any) -> None:
         self._backend = tokenizer.backend_tokenizer
+        added = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+        self._added = re.compile("|".join(re.escape(token) for token in added) or r"(?!)")
         self.framing = _read_framing(tokenizer, self)
 
     def encode_template(self, text: str) -> list[int]:
@@ -76,12 +84,21 @@ class Words:
         """A fresh decoder of generated tokens."""
         return TextStream(self._backend)
 
-    def _encoding(self, text: str) -> Any:
+    def _encoding(self, text: str) -> _Encoding:
+        """Ids and character offsets. Tokens that were added to the vocabulary, such as <tool_call>, are cut in two
+        before the tokenizer sees them, the special ones among them as well."""
+        cuts = [0, *sorted({match.start() + 1 for match in self._added.finditer(text)}), len(text)]
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
         self._backend.encode_special_tokens = True
         try:
-            return self._backend.encode(text, add_special_tokens=False)
+            for start, end in pairwise(cuts):
+                part = self._backend.encode(text[start:end], add_special_tokens=False)
+                ids.extend(part.ids)
+                offsets.extend((lo + start, hi + start) for lo, hi in part.offsets)
         finally:
             self._backend.encode_special_tokens = False
+        return _Encoding(ids, offsets)
 
 
 class TextStream:

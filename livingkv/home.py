@@ -23,6 +23,7 @@ from livingkv.errors import (
     InputError,
     PageDamaged,
     RecordDamaged,
+    SentenceForgotten,
     SessionNotFound,
     StoreFull,
     StoreLocked,
@@ -195,17 +196,39 @@ class Home:
         folder = self.store().path / "index"
         embedder = self._engine.embedder() if self._engine is not None else None
         try:
-            return Index.open(folder, embedder, mode="read" if self._read_only else "write")
+            index = Index.open(folder, embedder, mode="read" if self._read_only else "write")
+            index.load()
+            if self._knows_too_much(index):
+                index.abandon()
+                raise IndexDamaged(f"{folder} is of a later state than the store")
+            return index
         except (IndexDamaged, EmbedderMismatch):
             if not self._read_only:
                 return Index.recreate(folder, self.engine().embedder())
+        except IndexFault:  # a file system that cannot even be locked
+            if not self._read_only:
+                raise
         own = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="livingkv-index-"))
         return Index.recreate(Path(own), embedder)
 
+    def _knows_too_much(self, index: Index) -> bool:
+        """True for an index of another moment than the store, as in a copy made while a writer was at work."""
+        if index.high_water is None:
+            return False
+        try:
+            self.store().sentence(index.high_water)
+        except (SentenceForgotten, RecordDamaged):
+            return False
+        except InputError:
+            return True
+        return False
+
     def _close_index(self) -> None:
-        if self._index is not None:
-            self._index.close()
-            self._index = None
+        """Flush and close. What cannot be flushed is fed again at the next use, so it is no reason to fail."""
+        index, self._index = self._index, None
+        if index is not None:
+            with contextlib.suppress(IndexFault, StoreFull, StoreLocked):
+                index.close()
 
     def index_new_sentences(self) -> None:
         """Let the index know the store's newest sentences. They can be found at once; durable at the latest at

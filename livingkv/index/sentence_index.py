@@ -170,6 +170,15 @@ class Index:
             return [f"the index has {len(dense)} vectors for {durable.state.n_sentences} sentences; rebuild it"]
         return []
 
+    def load(self) -> None:
+        """Read now what a first probe would read. Raises IndexDamaged."""
+        if self._embedder is not None:
+            self._durable.dense()
+
+    def abandon(self) -> None:
+        """Close without flushing: what was not durable is fed again."""
+        self._durable.close()
+
     def close(self) -> None:
         """Flush in mode "write", and let the lock go. The object is of no use afterwards."""
         if self.mode == "write":

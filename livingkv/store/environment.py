@@ -17,7 +17,7 @@ from typing import Any
 
 import lmdb
 
-from livingkv.errors import StoreError, StoreFull, StoreUnwritable
+from livingkv.errors import RecordDamaged, StoreError, StoreFull, StoreUnwritable
 from livingkv.store.disk import store_error
 
 MAX_READERS = 1022
@@ -47,9 +47,21 @@ class Environment:
             if self.writable and not (self.folder / "lock.mdb").exists():
                 _require_room(self.folder)
             self._environment = self._open_environment()
+            self._require_whole_file()
             if self.writable:
                 self._environment.reader_check()
             self.handles = self._open_databases()
+
+    def _require_whole_file(self) -> None:
+        """Raise RecordDamaged for a file that is shorter than its last page: touching what is missing would end the
+        process (SIGBUS)."""
+        file = self.folder / "data.mdb"
+        wanted = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        if file.stat().st_size < wanted and self._environment.info()["last_pgno"] > 1:
+            self._environment.close()
+            raise RecordDamaged(
+                f"{file} is cut off at {file.stat().st_size} of {wanted} bytes: run `livingkv repair` on the store"
+            )
 
     def _open_environment(self) -> Any:
         while True:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from livingkv import Memory, Settings
-from livingkv.errors import FingerprintMismatch, InputError, QuestionError, StoreNotFound
+from livingkv.errors import FingerprintMismatch, InputError, QuestionError, RecordDamaged, StoreNotFound
+from livingkv.framing import Words
 from livingkv.stored_kv import StoredKV, restore_hot_window
+from livingkv.text import SentenceSpan
 from tests.tiny import tiny_model
 
 SMALL = Settings(window_tokens=256, block_tokens=64, commit_tokens=64)
@@ -134,3 +138,56 @@ def test_prefilled_tokens_are_those_before_the_first_answer_token(store: Path) -
     with Memory.open(store, model=MODEL, settings=SMALL, read_only=True) as memory:
         counts = {memory.ask(QUESTION, mode="kv", max_tokens=n).prefilled_tokens for n in (1, 2, 30)}
     assert len(counts) == 1
+
+
+def test_an_index_of_a_later_moment_is_made_anew(store: Path, tmp_path: Path) -> None:
+    """A copy made while a writer was at work: the index of after, the catalog of before."""
+    before = tmp_path / "before"
+    shutil.copytree(store, before)
+    with Memory.open(store, model=MODEL, settings=SMALL) as writer:
+        writer.ingest("late", text=b"The pump was sold to Olga. Nobody minds.")
+    shutil.rmtree(before / "index")
+    shutil.copytree(store / "index", before / "index")
+    with Memory.open(before, model=MODEL, settings=SMALL, read_only=True) as reader:
+        assert "Olga" not in reader.ask("Who was the pump sold to?", mode="extract").answer
+    with Memory.open(before, model=MODEL, settings=SMALL) as writer:
+        writer.ingest("zebra", text=b"The zebra password is stripes.")
+        assert "stripes" in writer.ask("What is the zebra password?", mode="extract").answer
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "flipped"])
+def test_damaged_vectors_heal(store: Path, harm: str) -> None:
+    (vectors,) = (store / "index").glob("vectors-*")
+    data = bytearray(vectors.read_bytes())
+    vectors.unlink()
+    if harm == "short":
+        vectors.write_bytes(data[: len(data) // 2])
+    elif harm == "flipped":
+        data[len(data) // 2] ^= 4
+        vectors.write_bytes(data)
+    with Memory.open(store, model=MODEL, settings=SMALL, read_only=True) as reader:
+        assert reader.ask(QUESTION, mode="kv", max_tokens=3).evidence
+    with Memory.open(store, model=MODEL, settings=SMALL) as writer:
+        writer.ingest("more", text=b"One more.")
+        assert writer.ask(QUESTION, mode="kv", max_tokens=3).evidence
+    with Memory.open(store, read_only=True) as reader:
+        assert reader.check().problems == ()
+
+
+def test_a_cut_off_catalog_is_an_error_and_no_crash(store: Path) -> None:
+    catalog = store / "catalog" / "data.mdb"
+    os.truncate(catalog, catalog.stat().st_size // 2)
+    with pytest.raises(RecordDamaged, match="repair"):
+        Memory.open(store, read_only=True)
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", "<|endoftext|>"])
+def test_template_tokens_in_text_are_ordinary_text(store: Path, token: str) -> None:
+    words = Words(MODEL.tokenizer)
+    special = MODEL.tokenizer.convert_tokens_to_ids(token)
+    assert special not in words.encode(f"a {token} b{token}")
+    text = f"First {token}. Second ü {token} one.".encode()
+    encoded = words.encode_sentences(text, [SentenceSpan(0, 10), SentenceSpan(10, len(text))])
+    assert special not in encoded.token_ids
+    assert encoded.sentence_tokens[0][0] == 0 and encoded.sentence_tokens[1][1] == len(encoded.token_ids)
+    assert MODEL.tokenizer.decode(encoded.token_ids) == text.decode()
