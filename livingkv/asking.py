@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import get_args
 
 import torch
 
@@ -21,6 +22,9 @@ from livingkv.recall import Probed, alone_or_grown, judge_hits, passages_for, pr
 from livingkv.results import Answer, Evidence, Mode, Timings
 from livingkv.sampling import Sampler, Sampling
 from livingkv.stored_kv import StoredKV
+
+MAX_TOKENS = 1 << 16
+"""The longest answer that may be asked for."""
 
 NOT_STORED = "Nothing that is stored answers this."
 """The answer of mode auto when it is not confident: a statement, not an invention."""
@@ -45,18 +49,25 @@ class Clock:
         return Timings(self.load, self.probe, self.fetch, self.first_token, self.lap())
 
 
-def check_words(question: str) -> None:
-    """Raise QuestionError for a question without words."""
+def check_ask(question: str, mode: Mode, max_tokens: int) -> None:
+    """Raise QuestionError or InputError for what cannot be asked: no words, no text, an unknown mode, no tokens."""
     if not question.strip():
         raise QuestionError("question", "no words", "a question in words is needed")
+    try:
+        question.encode()
+    except UnicodeEncodeError as error:
+        raise QuestionError("question", f"a lone surrogate at {error.start}", "Unicode text is allowed") from error
+    if mode not in get_args(Mode):
+        raise InputError("mode", repr(mode), f"one of {', '.join(get_args(Mode))} is allowed")
+    if not isinstance(max_tokens, int) or not 1 <= max_tokens <= MAX_TOKENS:
+        raise InputError("max_tokens", max_tokens, f"1 to {MAX_TOKENS} is allowed")
 
 
 class Asking:
     """One question to one memory. `prefilled_before` is the runner's count of tokens when it was asked."""
 
     def __init__(self, home: Home, question: str) -> None:
-        """Loads the model if need be. Raises QuestionError (no words, or longer than the hot window) or ModelError."""
-        check_words(question)
+        """Loads the model if need be. Raises QuestionError (longer than the hot window) or ModelError."""
         self.clock = Clock()
         self._home = home
         self._question = question
@@ -68,12 +79,13 @@ class Asking:
             allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
             raise QuestionError("question", f"{n_tokens} tokens", allowed)
         self.prefilled_before = self.engine.runner.n_prefilled
+        self._n_prefilled = 0
         self._kv: StoredKV | None = None
 
     def probe(self, session: str | None) -> Probed:
         """What the index finds, in one session or in all. Raises SessionNotFound."""
         found = probe(self._home.store(), self._home.index(), self._question, session, self._home.settings.n_candidates)
-        self._kv = StoredKV(self._home.store(), self.engine)
+        self._kv = StoredKV(self._home.store(), self.engine, self._home.pages())
         self.clock.probe = self.clock.lap() - self.clock.load
         return found
 
@@ -126,6 +138,7 @@ class Asking:
         logits = engine.runner.logits(torch.tensor(prepared.token_ids, device=engine.model.device), prepared.state)
         tokens = engine.runner.generate(logits, prepared.state, Sampler(sampling), max_tokens)
         self.clock.first_token = self.clock.lap()
+        self._n_prefilled = engine.runner.n_prefilled - self.prefilled_before
         return collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
 
     def abstain(self, probed: Probed, passages: Sequence[Passage], verdict: Verdict) -> Answer:
@@ -152,7 +165,6 @@ class Asking:
         verdict: Verdict,
     ) -> Answer:
         """The answer with evidence, confidence and counts; a mode that fell back to another says why."""
-        n_decoded = max(len(generated.token_ids) - 1, 0)  # the last one is not read any more
         return Answer(
             answer=generated.text.strip(),
             mode=prepared.mode,
@@ -161,7 +173,7 @@ class Asking:
             evidence=evidence_of(passages),
             n_tokens=probed.n_tokens,
             reused_tokens=prepared.reused_tokens,
-            prefilled_tokens=self.engine.runner.n_prefilled - self.prefilled_before - n_decoded,
+            prefilled_tokens=self._n_prefilled,
             timings_ms=self.clock.timings(),
             reason=prepared.reason or verdict.reason,
         )
@@ -176,7 +188,6 @@ def extract(home: Home, question: str, session: str | None) -> Answer:
 
     Raises QuestionError, SessionNotFound or StoreError.
     """
-    check_words(question)
     clock = Clock()
     probed = probe(home.store(), home.index(), question, session, home.settings.n_candidates)
     clock.probe = clock.lap()
@@ -203,14 +214,14 @@ def asked_for(verdict: Verdict, mode: Mode) -> Verdict:
 
 
 def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
-    """The passages as evidence, best first. The score is the gain where the model judged, else the index's."""
+    """The passages as evidence, best first, with what ranked them: the judged rank score, else the index's."""
     return tuple(
         Evidence(
             text=passage.text,
             source=passage.source,
             session=passage.session,
             tokens=(passage.token_lo, passage.token_hi),
-            score=passage.best.score if passage.best.gain is None else passage.best.gain,
+            score=passage.best.score if passage.best.gain is None else passage.best.rank_score,
             lexical=passage.best.lexical,
             semantic=passage.best.semantic,
         )

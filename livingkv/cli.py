@@ -1,7 +1,7 @@
-"""The command line: every verb, its options and its help.
+"""The command line: ingest, ask and chat, and where the other verbs come in.
 
-Knows the verbs and the library's surface; rendering is in cli_render, streams and exit codes are in cli_process.
-Nothing heavy is imported before a verb needs it.
+Knows the library's surface; rendering is in cli_render, streams and exit codes are in cli_process. Nothing heavy is
+imported before a verb needs it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from livingkv import __version__
+from livingkv.cli_forget import forget_app
+from livingkv.cli_keep import keep_app
+from livingkv.cli_look import look_app
+from livingkv.cli_mend import mend_app
 from livingkv.cli_model import model_app
-from livingkv.cli_process import ExitCode, run, say
+from livingkv.cli_options import (
+    Codec,
+    Debug,
+    DiskBudget,
+    Json,
+    Model,
+    OneSession,
+    RamBudget,
+    Session,
+    StorePath,
+    chosen_settings,
+    open_memory,
+)
+from livingkv.cli_process import ExitCode, run
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
-    from livingkv.settings import Settings
 
 app = typer.Typer(
     name="livingkv",
@@ -25,34 +41,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.add_typer(model_app, name="model")
-
-StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The store: a folder.", show_default=False)]
-Session = Annotated[str, typer.Option("--session", "-s", metavar="NAME", help="The session.")]
-OneSession = Annotated[
-    str | None, typer.Option("--session", "-s", metavar="NAME", help="Search this session only.", show_default=False)
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", "-m", metavar="M", help="A folder, GGUF file, hub id or short name.", show_default=False),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")]
 AskMode = Literal["auto", "kv", "ground", "extract", "exact"]
 
 
 def main() -> None:
     """Runs the command line of this process and exits."""
     sys.exit(run(typer.main.get_group(app), sys.argv[1:]))
-
-
-def open_memory(
-    store: str, *, model: str | None = None, settings: Settings | None = None, read_only: bool = False
-) -> Memory:
-    """Opens the store; makes it where it is missing and may be written."""
-    from livingkv.memory import Memory
-
-    return Memory.open(store, model=model, settings=settings, read_only=read_only, create=not read_only)
 
 
 @app.callback(invoke_without_command=True)
@@ -86,9 +80,13 @@ def ingest(
     session: Session = "default",
     model: Model = None,
     codec: Annotated[
-        Literal["int8", "lossless"] | None,
+        Codec | None,
         typer.Option(help="How a new store keeps KV; left out: int8.", show_default=False),
     ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Keep no KV in a new session: it is fast, and recall reads again.")
+    ] = False,
+    disk_budget: DiskBudget = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -102,13 +100,16 @@ def ingest(
     Examples:
       livingkv ingest notes.lkv meeting.md
       livingkv ingest notes.lkv letters/ --session letters
-      cat log.txt | livingkv ingest notes.lkv -
+      cat log.txt | livingkv ingest notes.lkv - --session log --text-only
+      livingkv ingest notes.lkv mail/ --disk-budget 2G
     """
     from livingkv.cli_ingest import ingest_sources
-    from livingkv.settings import Settings
 
-    settings = Settings(codec=codec) if codec is not None else None
-    ingest_sources(lambda: open_memory(store, model=model, settings=settings), sources, session, as_json=as_json)
+    def opened() -> Memory:
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget)
+        return open_memory(store, model=model, settings=settings, create=True)
+
+    ingest_sources(opened, sources, session, kv=not text_only, as_json=as_json)
 
 
 @app.command()
@@ -119,6 +120,7 @@ def ask(
     mode: Annotated[AskMode, typer.Option(help="How to answer: see below.")] = "auto",
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest answer, in tokens.")] = 64,
     model: Model = None,
+    ram_budget: RamBudget = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -143,7 +145,11 @@ def ask(
     from livingkv.cli_render import print_answer, print_json
     from livingkv.results import to_json
 
-    with waiting("asking"), open_memory(store, model=model, read_only=True) as memory:
+    settings = chosen_settings(ram_budget=ram_budget)
+    with (
+        waiting("asking"),
+        open_memory(store, model=model, settings=settings, read_only=True, create=False) as memory,
+    ):
         answer = memory.ask(question, session=session, mode=mode, max_tokens=max_tokens)
     if as_json:
         print_json(to_json(answer))
@@ -158,6 +164,7 @@ def chat(
     session: Session = "default",
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest reply, in tokens.")] = 256,
     model: Model = None,
+    disk_budget: DiskBudget = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a turn, each on one line.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -174,77 +181,11 @@ def chat(
     """
     from livingkv.cli_chat import chat_until_end
 
-    with open_memory(store, model=model) as memory:
+    settings = chosen_settings(disk_budget=disk_budget)
+    with open_memory(store, model=model, settings=settings, create=True) as memory:
         chat_until_end(memory, session, max_tokens=max_tokens, as_json=as_json)
 
 
-@app.command()
-def sessions(store: StorePath, as_json: Json = False, debug: Debug = False) -> None:
-    """List the sessions of a store. Needs no model.
-
-    \b
-    Examples:
-      livingkv sessions notes.lkv
-      livingkv sessions notes.lkv --json
-    """
-    from livingkv.cli_render import print_json, print_sessions
-    from livingkv.describing import session_info
-    from livingkv.results import to_json
-    from livingkv.store import Store
-
-    with Store.open(store, mode="read") as opened:
-        found = [session_info(row) for row in opened.sessions()]
-    if as_json:
-        print_json(to_json(found))
-    else:
-        print_sessions(found)
-
-
-@app.command()
-def stats(store: StorePath, as_json: Json = False, debug: Debug = False) -> None:
-    """Show the size and shape of a store. Needs no model.
-
-    \b
-    Examples:
-      livingkv stats notes.lkv
-      livingkv stats notes.lkv --json
-    """
-    from livingkv.cli_render import print_json, print_stats
-    from livingkv.describing import store_stats
-    from livingkv.results import to_json
-    from livingkv.store import Store
-
-    with Store.open(store, mode="read") as opened:
-        found = store_stats(opened)
-    if as_json:
-        print_json(to_json(found))
-    else:
-        print_stats(found)
-
-
-@app.command()
-def check(store: StorePath, as_json: Json = False, debug: Debug = False) -> int:
-    """Read everything that is stored and verify every checksum. Needs no model.
-
-    Exit codes: 0 whole, 1 something is wrong.
-
-    \b
-    Examples:
-      livingkv check notes.lkv
-      livingkv check notes.lkv --json
-    """
-    from livingkv.cli_progress import waiting
-    from livingkv.cli_render import print_check, print_json
-    from livingkv.results import to_json
-    from livingkv.store import Store
-
-    with waiting("checking"), Store.open(store, mode="read") as opened:
-        report = opened.check()
-    if as_json:
-        print_json({**to_json(report), "ok": report.ok})
-    else:
-        print_check(report)
-    if not report.ok:
-        n = len(report.problems)
-        say(f"livingkv: {n} problem{'' if n == 1 else 's'} in {store}; damaged pages are rebuilt from the stored text")
-    return ExitCode.OK if report.ok else ExitCode.FAILED
+for verbs in (look_app, keep_app, mend_app, forget_app):
+    app.add_typer(verbs)
+app.add_typer(model_app, name="model")

@@ -29,9 +29,12 @@ class Source:
     text: bytes | None = None
 
 
-def ingest_sources(open_store: Callable[[], Memory], paths: Sequence[str], session: str, *, as_json: bool) -> None:
+def ingest_sources(
+    open_store: Callable[[], Memory], paths: Sequence[str], session: str, *, kv: bool, as_json: bool
+) -> None:
     """Ingests every source in order and tells each result; what is told is durable.
 
+    kv: False makes a new session text-only.
     Every path is looked at before the store is opened, so a missing file changes nothing. Raises SourceError.
     """
     sources = find_sources(paths)
@@ -39,7 +42,7 @@ def ingest_sources(open_store: Callable[[], Memory], paths: Sequence[str], sessi
     with open_store() as memory:
         for number, source in enumerate(sources, 1):
             with byte_bar(f"{number}/{len(sources)} {Path(source.name).name}") as show:
-                result = memory.ingest(source.name, session=session, text=source.text, progress=show)
+                result = memory.ingest(source.name, session=session, text=source.text, kv=kv, progress=show)
             results.append(result)
             if not as_json:
                 print_ingested(result)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -22,6 +23,9 @@ from rich.progress import (
 
 ShowBytes = Callable[[int, int], None]
 """Is told the bytes done and the bytes in all."""
+
+ShowCount = Callable[[int, int], None]
+"""Is told how many are done and how many there are."""
 
 ShowPhase = Callable[[str, int, int], None]
 """Is told a phase of making a model ready, and how much of it is done and in all (bytes, or 0 and 1)."""
@@ -50,6 +54,18 @@ def byte_bar(what: str) -> Iterator[ShowBytes | None]:
     with _bar(console, DownloadColumn()) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes)
+
+
+@contextmanager
+def count_bar(what: str) -> Iterator[ShowCount | None]:
+    """As `byte_bar`, for what is counted one by one."""
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        yield None
+        return
+    with _bar(console, MofNCompleteColumn()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

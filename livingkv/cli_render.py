@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from livingkv.results import Answer, CheckReport, Evidence, Ingested, SessionInfo, Stats, Turn, to_json
+from livingkv.results import Answer, CheckReport, Evidence, Hot, Ingested, SessionInfo, Stats, Turn, to_json
 
 LOW_CONFIDENCE = "LOW CONFIDENCE"
 
@@ -159,6 +159,18 @@ def print_stats(stats: Stats) -> None:
     print_facts(facts)
 
 
+def print_hottest(hottest: list[Hot]) -> None:
+    """The most recalled sentences, warmest first, each with its weight and its id; nothing if none was recalled."""
+    console = OutputConsole()
+    for number, hot in enumerate(hottest, 1):
+        origin = f"{visible(hot.source)}, session {visible(hot.session)}, sentence {hot.sentence_id}"
+        heat = f"weight {hot.weight:.2f}, recalled {hot.n_recalls:,} times"
+        console.print(
+            Text(f"{f'hottest {number}':<{_LABEL_WIDTH}}", style="cyan") + Text(f"{heat}, {origin}"), soft_wrap=True
+        )
+        console.print(Text(" " * _LABEL_WIDTH + excerpt(hot.text)), soft_wrap=True)
+
+
 def print_check(report: CheckReport) -> None:
     """What was checked, then every problem on its own line."""
     print_facts(
@@ -168,8 +180,13 @@ def print_check(report: CheckReport) -> None:
             "result": "whole" if report.ok else f"not whole, {len(report.problems)} found",
         }
     )
+    print_problems(report.problems)
+
+
+def print_problems(problems: Sequence[str]) -> None:
+    """Every problem on its own line."""
     console = OutputConsole()
-    for problem in report.problems:
+    for problem in problems:
         console.print(Text(f"- {visible(problem)}", style="red"), soft_wrap=True)
 
 

@@ -31,6 +31,10 @@ _DTYPES = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}
 _CODEC_IDS = {"lossless": 0, "int8": 1}
 
 
+PageBytes = bytes | memoryview
+"""A page as bytes, or where it lies in memory; a writable view is read in place, and not kept."""
+
+
 class PageShape(NamedTuple):
     """What a page holds: keys and values [n_layers, n_kv_heads, tokens, head_dim] of `dtype`."""
 
@@ -56,7 +60,7 @@ class PageCodec(Protocol):
         """One bytes object for each page of `kv`, whose token count is a multiple of 64."""
         ...
 
-    def decode(self, pages: Sequence[bytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec."""
         ...
 
@@ -93,12 +97,12 @@ class Lossless:
         header = _header("lossless", self._shape, kv.keys.shape[2])
         return b"".join((header, _raw(kv.keys), _raw(kv.values)))
 
-    def decode(self, pages: Sequence[bytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""
         runs = [self.decode_run(page, device) for page in pages]
         return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
 
-    def decode_run(self, data: bytes, device: torch.device) -> KV:
+    def decode_run(self, data: PageBytes, device: torch.device) -> KV:
         """What `encode_run` was given. Raises RecordDamaged for bytes of another shape."""
         tokens = _check_header(data, "lossless", self._shape)
         shape = (self._shape.n_layers, self._shape.n_kv_heads, tokens, self._shape.head_dim)
@@ -138,15 +142,15 @@ class Int8:
             pages.append(b"".join((_header("int8", self._shape, PAGE_TOKENS), *parts)))
         return pages
 
-    def decode(self, pages: Sequence[bytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""
         runs = [self._decode_one(page, first, device) for page, first in zip(pages, first_tokens, strict=True)]
         return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
 
-    def _decode_one(self, data: bytes, first_token: int, device: torch.device) -> KV:
+    def _decode_one(self, data: PageBytes, first_token: int, device: torch.device) -> KV:
         if _check_header(data, "int8", self._shape) != PAGE_TOKENS or len(data) != _HEADER.size + sum(self._sizes):
             raise RecordDamaged(f"a page of {len(data)} bytes has not the model's shape; run `livingkv check`")
-        body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8).to(device)
+        body = _in_place(data[_HEADER.size :]).to(device)
         key_codes, value_codes, key_scales, value_scales = torch.split(body, self._sizes)
         layers, heads, dim, dtype = self._shape
         shape = (layers, heads, PAGE_TOKENS, dim)
@@ -186,6 +190,12 @@ def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return (x / divisor).round_().to(torch.int8), scale
 
 
+def _in_place(data: PageBytes) -> Tensor:
+    """uint8 over the same memory; over a copy where that may not be written, since PyTorch has no read-only tensors."""
+    writable = isinstance(data, memoryview) and not data.readonly
+    return torch.frombuffer(data if writable else bytearray(data), dtype=torch.uint8)
+
+
 def _raw(x: Tensor) -> bytes:
     flat = x.detach().contiguous().cpu().flatten()
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
@@ -196,11 +206,11 @@ def _header(name: CodecName, shape: PageShape, tokens: int) -> bytes:
     return _HEADER.pack(_MAGIC, *fields)
 
 
-def _check_header(data: bytes, name: CodecName, shape: PageShape) -> int:
+def _check_header(data: PageBytes, name: CodecName, shape: PageShape) -> int:
     """The token count that the header states. Raises RecordDamaged when anything else in it is not as expected."""
     if len(data) < _HEADER.size:
         raise RecordDamaged(f"a page has only {len(data)} bytes; run `livingkv check`")
     tokens = int(_HEADER.unpack_from(data)[6])
-    if data[: _HEADER.size] != _header(name, shape, tokens):
+    if bytes(data[: _HEADER.size]) != _header(name, shape, tokens):
         raise RecordDamaged("a page has another codec or shape than this model; run `livingkv check`")
     return tokens

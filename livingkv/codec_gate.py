@@ -1,7 +1,7 @@
 """The self-test gate: is the page codec fit for this model?
 
 Reads a short text against cold KV that went through the codec and against the same KV untouched, and compares the
-next-token distributions. Some models lose everything to quantized keys without an error (facts: Qwen2.5 with naive
+next-token distributions. Some models lose everything to quantized keys without an error (Qwen2.5 with naive
 8 or 4 bits), so a new store is not made before its codec has passed.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from livingkv.results import SessionInfo, Stats
+from livingkv.results import Hot, SessionInfo, Stats
 from livingkv.store import SessionRow, Store
 
 
@@ -37,3 +37,13 @@ def store_stats(store: Store) -> Stats:
         bytes_per_token=stats.size_bytes / stats.n_tokens if stats.n_tokens else None,
         bf16_bytes_per_token=int(store.labels.get("bf16_bytes_per_token", 0)) or None,
     )
+
+
+def hottest_sentences(store: Store, limit: int) -> list[Hot]:
+    """The sentences of a store that were recalled most and latest, warmest first."""
+    found = []
+    for each in store.hottest(limit):
+        sentence = store.sentence(each.sentence_id)
+        text, source, session = sentence.text.strip(), sentence.source, sentence.session
+        found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))
+    return found

@@ -3,6 +3,7 @@
     LivingKVError
     ├── InputError              what the caller gave cannot be used; nothing was changed
     │   ├── SourceError             a file or text to ingest (missing, empty, binary, not UTF-8, one endless line)
+    │   ├── SentenceForgotten       a sentence id whose sentence was forgotten
     │   └── QuestionError           a question or message (empty, longer than the hot window)
     ├── ModelError              the model itself
     │   ├── ModelNotFound           no such folder, file, hub id or short name, or it could not be fetched
@@ -20,6 +21,7 @@
     │   ├── SessionExists           the name is taken
     │   └── RecordDamaged           bytes failed their checksum or are missing
     │       └── PageDamaged             the same for a KV page: rebuild it from the session's text
+    │           └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
     └── IndexFault              the sentence index (always rebuildable from the store)
         ├── EmbedderMismatch        vectors of another embedder
         └── IndexDamaged            cannot be read; rebuild
@@ -46,6 +48,10 @@ class InputError(LivingKVError):
 
 class SourceError(InputError):
     """A file or text to ingest cannot be used."""
+
+
+class SentenceForgotten(InputError):
+    """The sentence was there and was forgotten."""
 
 
 class QuestionError(InputError):
@@ -129,6 +135,10 @@ class PageDamaged(RecordDamaged):
         super().__init__(message, segment=segment, offset=offset)
         self.session_id = session_id
         self.page = page
+
+
+class PageDropped(PageDamaged):
+    """A page or tail whose KV is not kept; nothing is damaged. It can be rebuilt from the session's text."""
 
 
 class IndexFault(LivingKVError):

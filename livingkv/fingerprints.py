@@ -86,9 +86,12 @@ def _remembered(kind: str, files: list[Path], cache: Path, compute: Callable[[],
     identity = [[path, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns] for path, s in stats]
     note = cache / "digests" / xxhash.xxh3_128_hexdigest(json.dumps([kind, identity]).encode())
     try:
-        return note.read_text("ascii")
-    except OSError:
-        digest = compute()
+        digest = note.read_text("ascii")
+        if digest.isalnum():  # empty or torn after a power cut: computed again
+            return digest
+    except (OSError, UnicodeDecodeError):
+        pass
+    digest = compute()
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         temporary = note.with_name(f"{note.name}.{os.getpid()}")

@@ -10,18 +10,26 @@ Text is encoded with special tokens split up: "<|im_end|>" in a document is seve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2 import TemplateError
 from tokenizers.decoders import DecodeStream
 
+from livingkv.errors import UnsupportedModel
 from livingkv.settings import PAGE_TOKENS
 from livingkv.text import SentenceSpan
 
 _MARKS = ("MARKONE", "MARKTWO", "MARKTHREE")
+
+
+class _Encoding(NamedTuple):
+    ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 class EncodedText(NamedTuple):
@@ -50,6 +58,8 @@ class Words:
 
     def __init__(self, tokenizer: Any) -> None:
         self._backend = tokenizer.backend_tokenizer
+        added = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+        self._added = re.compile("|".join(re.escape(token) for token in added) or r"(?!)")
         self.framing = _read_framing(tokenizer, self)
 
     def encode_template(self, text: str) -> list[int]:
@@ -74,12 +84,21 @@ class Words:
         """A fresh decoder of generated tokens."""
         return TextStream(self._backend)
 
-    def _encoding(self, text: str) -> Any:
+    def _encoding(self, text: str) -> _Encoding:
+        """Ids and character offsets. Tokens that were added to the vocabulary, such as <tool_call>, are cut in two
+        before the tokenizer sees them, the special ones among them as well."""
+        cuts = [0, *sorted({match.start() + 1 for match in self._added.finditer(text)}), len(text)]
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
         self._backend.encode_special_tokens = True
         try:
-            return self._backend.encode(text, add_special_tokens=False)
+            for start, end in pairwise(cuts):
+                part = self._backend.encode(text[start:end], add_special_tokens=False)
+                ids.extend(part.ids)
+                offsets.extend((lo + start, hi + start) for lo, hi in part.offsets)
         finally:
             self._backend.encode_special_tokens = False
+        return _Encoding(ids, offsets)
 
 
 class TextStream:
@@ -100,12 +119,14 @@ def _read_framing(tokenizer: Any, words: Words) -> Framing:
         opening = first + words.encode("Text:\n")
         return Framing(tuple(opening), tuple(words.encode("\nAnswer:")), tuple(words.encode("\n\n")))
     one, two, three = _MARKS
-    turns = [("user", one), ("assistant", two), ("user", three)]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    prologue, rest = whole.split(one)
-    answer, rest = rest.split(two)
-    reopen, closing = rest.split(three)
+    try:
+        whole = _rendered(tokenizer)
+        prologue, rest = whole.split(one)
+        answer, rest = rest.split(two)
+        reopen, closing = rest.split(three)
+    except (ValueError, TemplateError) as error:
+        reason = "its chat template does not put a user's and an assistant's words where they can be told apart"
+        raise UnsupportedModel(f"the model cannot be used: {reason} ({error})") from error
     opening = words.encode_template(prologue)
     if len(opening) > PAGE_TOKENS:  # a long built-in system message: keep its beginning and the user opening
         keep = len(words.encode_template(reopen))
@@ -113,3 +134,10 @@ def _read_framing(tokenizer: Any, words: Words) -> Framing:
     return Framing(
         tuple(opening), tuple(words.encode_template(closing or answer)), tuple(words.encode_template(reopen))
     )
+
+
+def _rendered(tokenizer: Any) -> str:
+    one, two, three = _MARKS
+    turns = [("user", one), ("assistant", two), ("user", three)]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

@@ -5,7 +5,7 @@ sealed as soon as its 64 tokens are there, and its decoded values replace the ra
 from pages and tail continues bit for bit like one that never stopped.
 
 Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a
-bounded distance however long the session grows (EVIDENCE section 9).
+bounded distance however long the session grows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Knows KV of candidates and the question's tokens; knows no index. Score of a candidate: log p(question | sinks,
 candidate), compact positions, one short prefill of the question with the candidates side by side; nothing is
-re-read (EVIDENCE section 8). The gain over no candidate, per question token, is a confidence that needs no
+re-read. The gain over no candidate, per question token, is a confidence that needs no
 embedder: a stored fact about what is asked makes the question's words likely.
 """
 
@@ -19,6 +19,8 @@ from livingkv.codec import KV
 from livingkv.model_rope import Rope
 from livingkv.positions import Rotation, rotate, rotation, shift
 from livingkv.runner import Runner
+
+_SLICE = 64
 
 
 class Candidate(NamedTuple):
@@ -99,6 +101,10 @@ def question_gains(
 
 
 def _log_likelihood(runner: Runner, hidden: Tensor, target: Tensor) -> Tensor:
-    """Sum of log p(target) for one row: [tokens, hidden] at a time, so that memory does not grow with the rows."""
-    logits = runner.head(hidden)
-    return (logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(-1)).sum()
+    """Sum of log p(target) for one row [tokens, hidden], a slice at a time: memory grows with neither rows nor
+    tokens."""
+    total = hidden.new_zeros((), dtype=torch.float32)
+    for part, words in zip(torch.split(hidden, _SLICE), torch.split(target, _SLICE), strict=True):
+        logits = runner.head(part)
+        total += (logits.gather(1, words[:, None])[:, 0] - logits.logsumexp(-1)).sum()
+    return total

@@ -14,10 +14,11 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from livingkv.asking import Asking, asked_for, extract
+from livingkv.asking import Asking, asked_for, check_ask, extract
 from livingkv.describing import session_info, store_stats
 from livingkv.generation import collect
 from livingkv.home import Home
+from livingkv.keeping import Keeping
 from livingkv.models import LoadedModel
 from livingkv.pieces import source_digest, split_pieces
 from livingkv.recall import QUESTION_LEAD
@@ -26,6 +27,7 @@ from livingkv.sampling import Sampler, Sampling
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
+from livingkv.store import SessionRow, check_session_name
 from livingkv.text import split_sentences
 
 OnText = Callable[[str], None]
@@ -35,7 +37,7 @@ CHAT = "chat"
 """Source name of what is said in a conversation."""
 
 
-class Memory:
+class Memory(Keeping):
     """One store, open. A context manager; made by `Memory.open`. Not thread-safe. The model is loaded when first
     needed."""
 
@@ -68,12 +70,14 @@ class Memory:
         *,
         session: str = "default",
         text: bytes | None = None,
+        kv: bool = True,
         progress: OnProgress | None = None,
     ) -> Ingested:
         """Read a file (or `text`, then `source` is only its name) into a session; all of it is durable on return.
 
         Committed about every `settings.commit_tokens`; an ingest that broke off goes on from there when it is called
-        again, and bytes that the session holds already under that name are skipped. `progress` gets bytes done and
+        again, and bytes that the session holds already under that name are skipped. kv=False makes a new session
+        text-only: nothing is run through the model, recall reads its passages' text. `progress` gets bytes done and
         in all. Raises SourceError before anything is changed; ModelError, StoreError: what was committed stands.
         """
         started, name, limit = perf_counter(), str(source), self._home.settings.max_line_bytes
@@ -81,13 +85,14 @@ class Memory:
             text = read_source(source, max_line_bytes=limit)
         else:
             check_text(text, name, max_line_bytes=limit)
+        check_session_name(session)
         store, digest = self._home.writable_store(), source_digest(text)
-        row = self._home.session_for_writing(session)
+        row = self._home.session_for_writing(session, kv=kv)
         known = store.source(row.session_id, name, digest)
         if known is not None and known.complete:
             return Ingested(name, session, len(text), known.n_tokens, known.n_sentences, 0.0, skipped=True)
         done = known.n_bytes if known is not None else 0
-        with self._reader(session) as reader:
+        with self._reader(row, kv=not row.text_only) as reader:
             for piece in split_pieces(text, self._home.settings.commit_tokens, done):
                 end = piece.byte_hi == len(text)
                 origin = Origin(name, "document", digest, end_of_source=end)
@@ -95,7 +100,7 @@ class Memory:
                 store.append(append)
                 if progress is not None:
                     progress(piece.byte_hi, len(text))
-        self._home.index_new_sentences()
+        self._home.index_if_possible()
         now = store.source(row.session_id, name, digest)
         assert now is not None, "it was committed just now"
         return Ingested(name, session, len(text), now.n_tokens, now.n_sentences, perf_counter() - started)
@@ -114,6 +119,7 @@ class Memory:
 
         Raises QuestionError (empty, or longer than the hot window), SessionNotFound, ModelError or StoreError.
         """
+        check_ask(question, mode, max_tokens)
         if mode == "extract":
             return extract(self._home, question, session)
         asking = Asking(self._home, question)
@@ -127,6 +133,7 @@ class Memory:
             verdict = asked_for(verdict, mode)
         prepared = asking.prepare(verdict.mode, probed, passages, max_tokens)
         generated = asking.complete(prepared, max_tokens, sampling or Sampling(), on_text)
+        self._home.note_recall(passage.best.sentence.sentence_id for passage in passages)
         return asking.answer(generated, prepared, probed, passages, verdict)
 
     def chat(
@@ -142,10 +149,13 @@ class Memory:
 
         Raises QuestionError, ModelError or StoreError; the session is unchanged then.
         """
+        check_ask(message, "resume", max_tokens)
+        check_session_name(session)
         asking = Asking(self._home, message)
         engine = asking.engine
         self._home.writable_store()
-        with self._reader(session) as reader:
+        with self._reader(self._home.session_for_writing(session)) as reader:
+            assert reader.hot is not None
             reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):
                 reader.frame(engine.words.encode(QUESTION_LEAD))
@@ -158,7 +168,7 @@ class Memory:
             generated = collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
-        self._home.index_new_sentences()
+        self._home.index_if_possible()
         row = self._home.store().session(session)
         return Turn(
             answer=generated.text.strip(),
@@ -175,9 +185,11 @@ class Memory:
         )
 
     @contextmanager
-    def _reader(self, session: str) -> Iterator[SessionReader]:
+    def _reader(self, row: SessionRow, *, kv: bool = True) -> Iterator[SessionReader]:
         """The reading end of a session; after an error in the block its hot window is dropped."""
-        row = self._home.session_for_writing(session)
+        if not kv:
+            yield SessionReader.of(self._home.engine(), None, row)
+            return
         with self._home.hot_window(row) as hot:
             yield SessionReader.of(self._home.engine(), hot, row)
 
@@ -199,8 +211,9 @@ class Memory:
         return store_stats(self._home.store())
 
     def check(self) -> CheckReport:
-        """Verify everything that is stored. Needs no model; never raises for damage, it reports it."""
-        return self._home.store().check()
+        """Verify everything that is stored, the index included. Needs no model; never raises for damage, it reports
+        it."""
+        return self._home.check()
 
     def close(self) -> None:
         """Close store, index and model. Everything acknowledged is durable already."""

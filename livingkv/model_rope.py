@@ -99,7 +99,10 @@ def read_rope(rotary: Any) -> Rope:
     return Rope(frequencies.detach().double().cpu(), float(getattr(rotary, "attention_scaling", 1.0)))
 
 
-def rope_text(config: Any, rope: Rope) -> str:
+def rope_text(config: Any, rope: Rope, dual_chunk: DualChunk | None = None) -> str:
     """One canonical line for the fingerprint, of settings and not of computed floats: the same on every machine."""
     parts = [f"{name}={value!r}" for name, value in sorted(rope_parameters(config).items()) if value is not None]
+    if dual_chunk is not None:
+        sizes = (dual_chunk.chunk_tokens, dual_chunk.local_tokens, dual_chunk.original_context)
+        parts.append("dual_chunk={}/{}/{}".format(*sizes))
     return f"half-split dim={rope.rotary_dim} attention_factor={rope.attention_factor:.9g} {' '.join(parts)}"

@@ -176,7 +176,7 @@ def _described(
         stop_ids=_stop_ids(network, tokenizer),
         model_digest=model_digest,
         tokenizer_digest=tokenizer_digest,
-        rope_text=rope_text(config, rope),
+        rope_text=rope_text(config, rope, dual_chunk or own_chunk),
         quantization=quantization if quantization != "none" else _own_quantization(config),
     )
 

@@ -32,12 +32,13 @@ def source_digest(text: bytes) -> str:
 
 
 def split_pieces(text: bytes, piece_tokens: int, start: int = 0) -> Iterator[Piece]:
-    """The text from byte `start`, a sentence's first, in pieces of about `piece_tokens` tokens cut between
+    """The text from byte `start` in pieces of about `piece_tokens` tokens cut between
     sentences."""
     spans: list[SentenceSpan] = []
-    for span in split_sentences(text):
-        if span.byte_lo < start:
+    for whole in split_sentences(text):
+        if whole.byte_hi <= start:
             continue
+        span = SentenceSpan(max(whole.byte_lo, start), whole.byte_hi)
         if spans and span.byte_hi - spans[0].byte_lo > piece_tokens * BYTES_PER_TOKEN:
             yield _piece(spans)
             spans = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from livingkv.codec import KV
 from livingkv.engine import Engine
-from livingkv.errors import RecordDamaged
+from livingkv.errors import InputError, RecordDamaged
 from livingkv.index import Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
@@ -22,6 +22,9 @@ from livingkv.workspace import Workspace
 
 QUESTION_LEAD = "\n\n"
 """Between recalled text and the question inside the user message."""
+
+JUDGED_TOKENS = 256
+"""Of a longer question its end is judged: that is where people ask."""
 
 GROWN_NATS = 0.25
 """How much likelier, per token, a question must become for neighbours to be recalled with a sure sentence."""
@@ -45,19 +48,30 @@ class Probed:
 
 
 def probe(store: Store, index: Index, question: str, session: str | None, limit: int) -> Probed:
-    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound."""
+    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound.
+
+    The index is asked first and the sessions are read after it, so that no hit is newer than its session's row. A
+    hit whose text is damaged or that the store does not have is left out.
+    """
+    wanted = None if session is None else frozenset({store.session(session).session_id})
+    found = index.probe(question, limit=limit, session_ids=wanted)
     sessions = (store.session(session),) if session is not None else tuple(store.sessions())
-    wanted = None if session is None else frozenset(row.session_id for row in sessions)
-    known = {row.session_id for row in sessions}
-    found = [hit for hit in index.probe(question, limit=limit, session_ids=wanted) if hit.session_id in known]
-    sentences = [store.sentence(hit.sentence_id) for hit in found]
-    shares = index.coverage(question, [sentence.text for sentence in sentences])
+    n_tokens = {row.session_id: row.n_tokens for row in sessions}
+    pairs = [(hit, sentence) for hit in found if (sentence := _stored(store, hit.sentence_id)) is not None]
+    pairs = [(hit, s) for hit, s in pairs if s.token_lo < s.token_hi <= n_tokens.get(s.session_id, 0)]
+    shares = index.coverage(question, [sentence.text for _, sentence in pairs])
     hits = [
         Judged(sentence, hit.score, hit.lexical, hit.semantic, share)
-        for hit, sentence, share in zip(found, sentences, shares, strict=True)
-        if sentence.token_hi > sentence.token_lo
+        for (hit, sentence), share in zip(pairs, shares, strict=True)
     ]
     return Probed(sessions, tuple(hits))
+
+
+def _stored(store: Store, sentence_id: int) -> Sentence | None:
+    try:
+        return store.sentence(sentence_id)
+    except (InputError, RecordDamaged):
+        return None
 
 
 def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int) -> list[Judged]:
@@ -90,7 +104,7 @@ def _gains(
     engine: Engine, kv: StoredKV, session: SessionRow, candidates: Sequence[Candidate], question: str, n_sinks: int
 ) -> list[float]:
     sinks = Candidate(kv.sinks(session, n_sinks), 0)
-    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)
+    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)[-JUDGED_TOKENS:]
     return question_gains(engine.runner, sinks, candidates, lead, words)
 
 
@@ -140,7 +154,7 @@ def attend_passages(
     """A workspace with sinks and the stored KV of the passages in document order, with room for `extra_tokens`.
 
     compact: passages re-rotated to follow the sinks and one another, the next token behind them. absolute,
-    dual_chunk: they stay where they were read, the next token comes behind the longest searched session, and the
+    dual_chunk: they stay where they were read, the next token comes behind the longest recalled session, and the
     sinks just before it. Raises PageDamaged.
     """
     ordered = sorted(passages, key=lambda passage: (passage.session_id, passage.token_lo))

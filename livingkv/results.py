@@ -134,3 +134,63 @@ class CheckReport:
     def ok(self) -> bool:
         """True when nothing is wrong."""
         return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What `repair` rebuilt of one session: page numbers, and whether the unsealed tail was among it."""
+
+    session: str
+    pages: tuple[int, ...]
+    tail: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
+    overwritten already; `defrag` gives their space back."""
+
+    n_sentences: int
+    n_tokens: int
+    n_pages: int
+    n_bytes: int
+    bytes_erased: int
+    bytes_freed: int
+    bytes_awaiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Defragmented:
+    """What `defrag` did: segments removed, records copied, bytes of the segments before and after."""
+
+    n_segments: int
+    n_records: int
+    bytes_before: int
+    bytes_after: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """One of the hottest sentences: `weight` decays with time and grows by 1 with every recall.
+
+    `forget` takes `sentence_id`.
+    """
+
+    text: str
+    source: str
+    session: str
+    weight: float
+    n_recalls: int
+    sentence_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What `migrate` made: the new store, and where the old one is kept until somebody removes it."""
+
+    path: str
+    old_path: str
+    n_sessions: int
+    n_tokens_before: int
+    n_tokens_after: int

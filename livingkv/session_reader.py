@@ -36,11 +36,12 @@ class SessionReader:
     """One session's reading end: a hot window, and how many tokens and bytes the session has with what was read
     here.
 
+    hot: None for a text-only session: ids and sentences are described, nothing is run through the model.
     n_reused: stored tokens that the first thing read here attends.
     """
 
     engine: Engine
-    hot: HotWindow
+    hot: HotWindow | None
     session_id: int
     n_tokens: int
     n_bytes: int
@@ -48,10 +49,10 @@ class SessionReader:
     _framed: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engine: Engine, hot: HotWindow, session: SessionRow) -> SessionReader:
+    def of(cls, engine: Engine, hot: HotWindow | None, session: SessionRow) -> SessionReader:
         """The reading end of a stored session whose hot window is `hot`. A new session begins with the prologue."""
-        assert hot.n_tokens == session.n_tokens, "the hot window is the session's"
-        reader = cls(engine, hot, session.session_id, session.n_tokens, session.n_bytes, hot.n_attended)
+        assert hot is None or hot.n_tokens == session.n_tokens, "the hot window is the session's"
+        reader = cls(engine, hot, session.session_id, session.n_tokens, session.n_bytes, hot.n_attended if hot else 0)
         if session.n_tokens == 0:
             reader.frame(engine.words.framing.prologue)
         return reader
@@ -61,22 +62,36 @@ class SessionReader:
         self._read(token_ids)
         self._framed.extend(token_ids)
 
-    def read_text(self, text: bytes, spans: Sequence[SentenceSpan], origin: Origin) -> Append:
+    @property
+    def has_framing(self) -> bool:
+        """True when template tokens were read that no append holds yet."""
+        return bool(self._framed)
+
+    def flush(self) -> Append:
+        """An append of the framing alone."""
+        return self._append((), b"", (), Origin("", "template"))
+
+    def read_text(
+        self, text: bytes, spans: Sequence[SentenceSpan], origin: Origin, *, ends_turn: bool = False
+    ) -> Append:
         """Read a text whose sentences are `spans`; the append that makes it and the framing before it durable."""
         encoded = self.engine.words.encode_sentences(text, spans)
         first = self.n_tokens + len(self._framed)
         self._read(encoded.token_ids)
-        return self._append(encoded.token_ids, text, self._records(spans, encoded.sentence_tokens, first), origin)
+        records = self._records(spans, encoded.sentence_tokens, first)
+        return self._append(encoded.token_ids, text, records, origin, ends_turn=ends_turn)
 
     def open_answer(self) -> Tensor:
         """Close the user's message and open the assistant's; the logits of the answer's first token [1, 1,
         vocabulary]."""
+        assert self.hot is not None, "a text-only session holds no conversation"
         ids = self.engine.words.framing.answer
         self._framed.extend(ids)
         return self.engine.runner.logits(torch.tensor(ids, device=self.engine.model.device), self.hot)
 
     def close_answer(self, generated: Generated, origin: Origin) -> Append:
         """Close the assistant's message and open a user's; the append that makes the turn's second half durable."""
+        assert self.hot is not None
         ids, framing = generated.token_ids, self.engine.words.framing
         n_read = self.hot.n_tokens - self.n_tokens - len(self._framed)
         self._read([*ids[n_read:], *framing.reopen])
@@ -97,7 +112,7 @@ class SessionReader:
         )
 
     def _read(self, token_ids: Sequence[int]) -> None:
-        if token_ids:
+        if token_ids and self.hot is not None:
             self.engine.runner.read(torch.tensor(token_ids, device=self.engine.model.device), self.hot)
 
     def _append(
@@ -118,13 +133,13 @@ class SessionReader:
             sentences=sentences,
             source=origin.source,
             role=origin.role,
-            pages=self.hot.take_sealed(),
-            tail=self.hot.tail(),
+            pages=self.hot.take_sealed() if self.hot else (),
+            tail=self.hot.tail() if self.hot else b"",
             end_of_source=origin.end_of_source,
             source_digest=origin.source_digest,
             ends_turn=ends_turn,
         )
         self.n_tokens += len(ids)
         self.n_bytes += len(text)
-        assert self.n_tokens == self.hot.n_tokens, "all tokens of the hot window are accounted for"
+        assert self.hot is None or self.n_tokens == self.hot.n_tokens, "all tokens of the hot window are accounted for"
         return append

@@ -14,6 +14,7 @@ PAGE_TOKENS = 64
 """Tokens in a page: a constant of the format, not a setting."""
 
 CodecName = Literal["int8", "lossless"]
+DEFAULT_CODEC: CodecName = "int8"
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
 _RANGES = {
@@ -23,6 +24,7 @@ _RANGES = {
     "commit_tokens": (PAGE_TOKENS, 1 << 20),
     "max_line_bytes": (1 << 10, 1 << 40),
     "n_candidates": (1, 256),
+    "ram_budget_bytes": (1 << 12, 1 << 44),
 }
 
 
@@ -34,10 +36,13 @@ class Settings:
     block_tokens: tokens read in one forward pass of ingest.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, at most this many tokens are read between two durable commits.
-    codec: page codec of a new store: "int8", or "lossless" (the model's own dtype).
+    codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.
     max_line_bytes: a single line longer than this is refused as not being prose.
+    disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
+    pages goes first, text and index stay. None: no limit.
+    ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.
     """
@@ -46,10 +51,12 @@ class Settings:
     block_tokens: int = 512
     recall_tokens: int = 1024
     commit_tokens: int = 4096
-    codec: CodecName = "int8"
+    codec: CodecName | None = None
     placement: Placement = "compact"
     n_candidates: int = 8
     max_line_bytes: int = 1 << 20
+    disk_budget_bytes: int | None = None
+    ram_budget_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -59,8 +66,13 @@ class Settings:
         for name in ("window_tokens", "block_tokens", "commit_tokens"):
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
+        budget = self.disk_budget_bytes
+        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1 << 20):
+            raise InputError(
+                "settings.disk_budget_bytes", repr(budget), f"None or at least {1 << 20} bytes are allowed"
+            )
         for name, kind in (("codec", CodecName), ("placement", Placement)):
-            if getattr(self, name) not in get_args(kind):
+            if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
 
     @classmethod

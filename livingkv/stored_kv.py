@@ -7,36 +7,49 @@ a tensor.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import closing
 
 import numpy as np
 import torch
 
 from livingkv.codec import KV, Lossless
 from livingkv.engine import Engine
-from livingkv.errors import RecordDamaged
+from livingkv.errors import PageDamaged, RecordDamaged
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.settings import PAGE_TOKENS, Settings
 from livingkv.store import SessionRow, Store
+from livingkv.tiers import TieredPages
 
-_KEPT_PAGES = 64
-"""Decoded pages kept for reuse within a question: candidates that are judged are often recalled as well."""
+_KEPT_PAGES = 32
+"""Decoded pages kept for reuse within a question: candidates that are judged are often recalled as well. Between
+questions the RAM tier keeps the pages' bytes, half the size or less."""
 
 
 class StoredKV:
-    """Decoded KV of one store's sessions, with a small least-recently-used cache. Not thread-safe."""
+    """Decoded KV of one store's sessions, with a small least-recently-used cache. Not thread-safe.
 
-    def __init__(self, store: Store, engine: Engine) -> None:
+    `pages` are the store's own, through its tiers: they are decoded where they lie in RAM.
+    """
+
+    def __init__(self, store: Store, engine: Engine, pages: TieredPages) -> None:
         self._store = store
         self._engine = engine
+        self._tiers = pages
         self._pages: OrderedDict[tuple[int, int], KV] = OrderedDict()
 
     def run(self, session: SessionRow, token_lo: int, token_hi: int) -> KV:
         """Keys and values of tokens [token_lo, token_hi), keys at their absolute positions.
 
-        Raises PageDamaged or RecordDamaged. The session row must be current: pages seal as a session grows.
+        A writer may have sealed pages since the row was read: then the row is read again. Raises PageDamaged or
+        RecordDamaged.
         """
         assert 0 <= token_lo < token_hi <= session.n_tokens, "a run lies in the session"
         sealed = session.n_sealed_tokens
+        tail = b""
+        if token_hi > sealed:
+            first_of_tail, tail = self._store.read_tail(session.session_id)
+            if first_of_tail != sealed:
+                return self.run(self._store.session(session.session_id), token_lo, token_hi)
         parts: list[KV] = []
         if token_lo < sealed:
             first, last = token_lo // PAGE_TOKENS, (min(token_hi, sealed) - 1) // PAGE_TOKENS
@@ -45,7 +58,6 @@ class StoredKV:
                 _cut(page, token_lo - index * PAGE_TOKENS, token_hi - index * PAGE_TOKENS) for index, page in pages
             ]
         if token_hi > sealed:
-            _, tail = self._store.read_tail(session.session_id)
             kv = Lossless(self._engine.shape).decode_run(tail, self._engine.model.device)
             parts.append(_cut(kv, token_lo - sealed, token_hi - sealed))
         return KV(torch.cat([part.keys for part in parts], 2), torch.cat([part.values for part in parts], 2))
@@ -77,21 +89,22 @@ class StoredKV:
         return space.view(start, space.end)
 
     def _decoded(self, session_id: int, pages: range) -> list[tuple[int, KV]]:
-        missing = [page for page in pages if (session_id, page) not in self._pages]
-        fresh = dict(zip(missing, self._store.read_pages(session_id, missing), strict=True)) if missing else {}
-        found = []
+        known = {page: kv for page in pages if (kv := self._pages.get((session_id, page))) is not None}
+        missing = [page for page in pages if page not in known]
+        device = self._engine.model.device
+        try:
+            with closing(self._tiers.stream(session_id, missing)) as stream:
+                for page, data in stream:
+                    known[page] = self._engine.codec.decode([data], [page * PAGE_TOKENS], device)
+        except PageDamaged:  # damaged, or moved by a defragmentation since it was located: the store tells
+            data_of = zip(missing, self._store.read_pages(session_id, missing), strict=True)
+            known |= {page: self._engine.codec.decode([data], [page * PAGE_TOKENS], device) for page, data in data_of}
         for page in pages:
-            data = fresh.get(page)
-            if data is None:
-                self._pages.move_to_end((session_id, page))
-                kv = self._pages[session_id, page]
-            else:
-                kv = self._engine.codec.decode([data], [page * PAGE_TOKENS], self._engine.model.device)
-            found.append((page, kv))
-        self._pages.update({(session_id, page): kv for page, kv in found})
+            self._pages[session_id, page] = known[page]
+            self._pages.move_to_end((session_id, page))
         while len(self._pages) > _KEPT_PAGES:
             self._pages.popitem(last=False)
-        return found
+        return [(page, known[page]) for page in pages]
 
 
 def _cut(kv: KV, lo: int, hi: int) -> KV:
@@ -101,7 +114,10 @@ def _cut(kv: KV, lo: int, hi: int) -> KV:
 def restore_hot_window(
     store: Store, engine: Engine, session: SessionRow, settings: Settings, n_sinks: int
 ) -> HotWindow:
-    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail."""
+    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail.
+
+    Past the RAM tier, whose pages they would drive out: they are held on the device from then on.
+    """
     hot = engine.hot_window(settings, n_sinks)
     if session.n_tokens == 0:
         return hot
@@ -109,6 +125,8 @@ def restore_hot_window(
     last = session.n_sealed_tokens // PAGE_TOKENS
     wanted = [0] if first else []
     pages = store.read_pages(session.session_id, [*wanted, *range(first, last)]) if last else []
-    _, tail = store.read_tail(session.session_id)
+    first_of_tail, tail = store.read_tail(session.session_id)
+    if first_of_tail != session.n_sealed_tokens:  # a writer has sealed pages since the row was read
+        return restore_hot_window(store, engine, store.session(session.session_id), settings, n_sinks)
     hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, tail)
     return hot

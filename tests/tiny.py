@@ -82,7 +82,7 @@ def tiny_network(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float
         network = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
         for name, parameter in network.named_parameters():
             if name.endswith("k_proj.bias"):
-                torch.nn.init.normal_(parameter, std=20.0)
+                torch.nn.init.normal_(parameter, std=5.0)
             elif name.endswith("bias"):
                 torch.nn.init.normal_(parameter, std=0.5)
     network = network.eval().requires_grad_(False)

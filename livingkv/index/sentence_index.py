@@ -101,10 +101,11 @@ class Index:
     def add(self, entries: Iterable[Entry]) -> None:
         """Stage sentences for the next commit; one that is there already is replaced then.
 
-        Raises EmbedderMismatch when the index has vectors and no embedder was given.
+        A reader may add without an embedder: what it adds is then found by words alone. Raises EmbedderMismatch when a
+        writer's index has vectors and no embedder was given.
         """
         wanted = self._durable.state.embedder_id
-        if wanted is not None and self._embedder is None:
+        if wanted is not None and self._embedder is None and self.mode == "write":
             raise EmbedderMismatch(f"{self._durable.path} needs vectors of {wanted}; open it with that embedder")
         self._staged.update((entry.sentence_id, entry) for entry in entries)
 
@@ -168,6 +169,15 @@ class Index:
         if dense is not None and len(dense) != durable.state.n_sentences:
             return [f"the index has {len(dense)} vectors for {durable.state.n_sentences} sentences; rebuild it"]
         return []
+
+    def load(self) -> None:
+        """Read now what a first probe would read. Raises IndexDamaged."""
+        if self._embedder is not None:
+            self._durable.dense()
+
+    def abandon(self) -> None:
+        """Close without flushing: what was not durable is fed again."""
+        self._durable.close()
 
     def close(self) -> None:
         """Flush in mode "write", and let the lock go. The object is of no use afterwards."""

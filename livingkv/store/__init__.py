@@ -1,20 +1,45 @@
 """The durable store. Bytes: FORMAT.md. Everything public is here; nothing in it knows torch or a model."""
 
+from livingkv.store.appending import check_session_name
 from livingkv.store.disk import Disk, Step
 from livingkv.store.fingerprint import Fingerprint
-from livingkv.store.rows import Append, Role, Sentence, SentenceRecord, SessionRow, SourceRow, StoreStats
+from livingkv.store.rows import (
+    Append,
+    ArchivedSentence,
+    DefragReport,
+    ForgetReceipt,
+    PortableChunk,
+    RebuildReport,
+    Role,
+    Sentence,
+    SentenceRecord,
+    SentenceWeight,
+    SessionRow,
+    SourceRow,
+    StoreStats,
+)
 from livingkv.store.store import Store
+from livingkv.store.transfer import portable_text, require_portable
 
 __all__ = [
     "Append",
+    "ArchivedSentence",
+    "DefragReport",
     "Disk",
     "Fingerprint",
+    "ForgetReceipt",
+    "PortableChunk",
+    "RebuildReport",
     "Role",
     "Sentence",
     "SentenceRecord",
+    "SentenceWeight",
     "SessionRow",
     "SourceRow",
     "Step",
     "Store",
     "StoreStats",
+    "check_session_name",
+    "portable_text",
+    "require_portable",
 ]

@@ -6,86 +6,41 @@ a `Plan` is committed elsewhere.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from livingkv.errors import InputError, SessionExists, SessionNotFound
-from livingkv.store.catalog import Changes
 from livingkv.store.chunk_payload import ROLES, ChunkPlace, PackedChunk, pack_chunk, role_number
-from livingkv.store.items import ChunkItem, PageItem, SessionItem, SourceItem, State
-from livingkv.store.records import Location, Record, RecordFlags, RecordType, pack_record, record_bytes
+from livingkv.store.events import Created, pack_event
+from livingkv.store.items import ChunkItem, SessionFlags, SessionItem, SourceItem
+from livingkv.store.plan import Plan, PlannedLog, PlannedPage
+from livingkv.store.records import Location, RecordFlags, RecordType, pack_record, record_bytes
 from livingkv.store.rows import Append
 from livingkv.store.snapshot import Snapshot
 
 NAME_BYTES = 255
 
 
-class PlannedPage(NamedTuple):
-    """A page whose record is ready."""
-
-    session_id: int
-    page: int
-    record: Record
-
-
-class PlannedLog(NamedTuple):
-    """A log record that is ready, and its chunk's row but for the location; None for a session record."""
-
-    session_id: int
-    number: int
-    record: Record
-    chunk: ChunkItem | None
-
-
-@dataclass(slots=True)
-class Plan:
-    """Everything that one commit will hold."""
-
-    state: State
-    pages: list[PlannedPage] = field(default_factory=list)
-    log: list[PlannedLog] = field(default_factory=list)
-    sessions: dict[int, SessionItem] = field(default_factory=dict)
-    sources: dict[tuple[int, int], SourceItem] = field(default_factory=dict)
-    source_numbers: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    tails: dict[int, bytes] = field(default_factory=dict)
-    new_names: dict[str, int] = field(default_factory=dict)
-
-    def put(self, changes: Changes, page_places: Sequence[Location], log_places: Sequence[Location]) -> None:
-        """Put all rows. The state is not among them: the caller knows the last segment's number."""
-        for page, place in zip(self.pages, page_places, strict=True):
-            changes.put_page(page.session_id, page.page, PageItem(place, page.session_id))
-        for entry, place in zip(self.log, log_places, strict=True):
-            if entry.chunk is not None:
-                changes.put_chunk(entry.session_id, entry.number, entry.chunk._replace(location=place))
-        for (session_id, number), source in self.sources.items():
-            changes.put_source(session_id, number, source)
-        for session_id, tail in self.tails.items():
-            changes.put_tail(session_id, tail)
-        for session_id, session in self.sessions.items():
-            changes.put_session(session_id, session)
-        for name, session_id in self.new_names.items():
-            changes.put_name(name, session_id)
-
-
-def plan_session(snapshot: Snapshot, name: str, now_ms: int) -> Plan:
+def plan_session(snapshot: Snapshot, name: str, now_ms: int, *, text_only: bool = False) -> Plan:
     """A plan that creates a session; its id is the only one in `plan.sessions`. Raises InputError or SessionExists."""
-    _check_name(name)
-    if snapshot.session_id(name) is not None:
-        raise SessionExists(f"session {name!r} exists already: choose another name, or append to it")
+    require_new_name(snapshot, name)
     state = snapshot.state()
     session_id = state.next_session
-    payload = json.dumps({"event": "create", "name": name, "created_ms": now_ms}).encode()
+    payload = pack_event(Created(name, now_ms, text_only))
     record = pack_record(RecordType.SESSION, RecordFlags.ENDS_COMMIT, session_id, 0, state.next_sequence, payload)
     plan = Plan(state._replace(next_session=session_id + 1, next_sequence=state.next_sequence + 1))
     plan.log.append(PlannedLog(session_id, 0, record, None))
     plan.new_names[name] = session_id
     plan.tails[session_id] = b""
-    plan.sessions[session_id] = SessionItem(
+    plan.sessions[session_id] = new_session(session_id, name, now_ms, len(payload), text_only=text_only)
+    return plan
+
+
+def new_session(session_id: int, name: str, now_ms: int, event_bytes: int, *, text_only: bool) -> SessionItem:
+    """The counters of an empty session; `event_bytes` is the length of its first record's payload."""
+    return SessionItem(
         n_tokens=0,
         n_sealed_tokens=0,
         n_bytes=0,
@@ -96,21 +51,31 @@ def plan_session(snapshot: Snapshot, name: str, now_ms: int) -> Plan:
         n_chunks=0,
         n_sources=0,
         n_events=1,
-        event_bytes=record_bytes(len(payload)),
+        event_bytes=record_bytes(event_bytes),
         tail_bytes=0,
         tail_checksum=xxh3_64_intdigest(b""),
         name=name,
+        flags=SessionFlags.TEXT_ONLY if text_only else SessionFlags.NONE,
+        family=session_id,
+        n_forgotten=0,
     )
-    return plan
 
 
-def _check_name(name: str) -> None:
+def check_session_name(name: str) -> None:
+    """Raise InputError unless `name` may be a session's: 1 to 255 bytes of printable text."""
     try:
         n_bytes = len(name.encode())
     except UnicodeEncodeError as error:
         raise InputError("session name", repr(name), "text is allowed") from error
     if not 0 < n_bytes <= NAME_BYTES or not name.isprintable():
         raise InputError("session name", repr(name), f"1 to {NAME_BYTES} bytes of printable text are allowed")
+
+
+def require_new_name(snapshot: Snapshot, name: str) -> None:
+    """Raise InputError or SessionExists unless a session may get this name."""
+    check_session_name(name)
+    if snapshot.session_id(name) is not None:
+        raise SessionExists(f"session {name!r} exists already: choose another name, or append to it")
 
 
 def plan_appends(snapshot: Snapshot, appends: Sequence[Append], page_tokens: int, now_ms: int) -> Plan:
@@ -138,20 +103,22 @@ def _plan_append(
     now_ms = max(now_ms, session.updated_ms)  # the clock may have gone backwards
     state = plan.state
     place = ChunkPlace(append.first_token, session.n_bytes, state.next_sentence, now_ms)
-    packed = pack_chunk(append, place)
+    packed = pack_chunk(append, place, n_sealed_pages=_n_new_pages(append, session, page_tokens))
     session_id, sequence = append.session_id, state.next_sequence
     first_page = session.n_sealed_tokens // page_tokens
     for page, payload in enumerate(append.pages, first_page):
         record = pack_record(RecordType.PAGE, RecordFlags.NONE, session_id, page, sequence, payload)
         plan.pages.append(PlannedPage(session_id, page, record))
+    n_sealed = (session.n_tokens + len(append.token_ids)) // page_tokens
+    plan.pages_without_kv += ((session_id, page) for page in range(first_page + len(append.pages), n_sealed))
     source, is_new = _plan_source(plan, snapshot, append, session)
     record = pack_record(RecordType.CHUNK, flags, session_id, session.n_chunks, sequence, packed.payload)
-    chunk = _chunk_item(append, place, packed, source)
+    chunk = chunk_item(append, place, packed, source, sequence)
     plan.log.append(PlannedLog(session_id, session.n_chunks, record, chunk))
     plan.tails[session_id] = append.tail
     plan.sessions[session_id] = session._replace(
         n_tokens=session.n_tokens + len(append.token_ids),
-        n_sealed_tokens=session.n_sealed_tokens + page_tokens * len(append.pages),
+        n_sealed_tokens=n_sealed * page_tokens,
         n_bytes=session.n_bytes + len(append.text),
         n_sentences=session.n_sentences + len(append.sentences),
         updated_ms=now_ms,
@@ -160,8 +127,17 @@ def _plan_append(
         n_sources=session.n_sources + is_new,
         tail_bytes=len(append.tail),
         tail_checksum=xxh3_64_intdigest(append.tail),
+        flags=_flags_after(append, session, n_sealed * page_tokens),
     )
     plan.state = state._replace(next_sequence=sequence + 1, next_sentence=state.next_sentence + len(append.sentences))
+
+
+def _flags_after(append: Append, session: SessionItem, n_sealed_tokens: int) -> SessionFlags:
+    """A text-only session that got no tail needs one before its tail can be attended."""
+    has_open_page = session.n_tokens + len(append.token_ids) > n_sealed_tokens
+    lacks_tail = session.flags & SessionFlags.TEXT_ONLY and has_open_page and not append.tail
+    flags = session.flags & ~SessionFlags.NEEDS_TAIL
+    return flags | SessionFlags.NEEDS_TAIL if lacks_tail else flags
 
 
 def _plan_source(plan: Plan, snapshot: Snapshot, append: Append, session: SessionItem) -> tuple[int, bool]:
@@ -187,7 +163,8 @@ def _plan_source(plan: Plan, snapshot: Snapshot, append: Append, session: Sessio
     return number, is_new
 
 
-def _chunk_item(append: Append, place: ChunkPlace, packed: PackedChunk, source: int) -> ChunkItem:
+def chunk_item(append: Append, place: ChunkPlace, packed: PackedChunk, source: int, sequence: int) -> ChunkItem:
+    """The row of a chunk that has no place yet."""
     return ChunkItem(
         location=Location(0, 0, 0),
         owner=append.session_id,
@@ -203,6 +180,7 @@ def _chunk_item(append: Append, place: ChunkPlace, packed: PackedChunk, source: 
         text_bytes=packed.text_bytes,
         role=role_number(append.role),
         flags=0,
+        sequence=sequence,
     )
 
 
@@ -216,14 +194,19 @@ def _check_append(append: Append, session: SessionItem, page_tokens: int) -> Non
     ids = append.token_ids
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < 1 << 31):
         raise InputError("append.token_ids", f"{ids.dtype}{list(ids.shape)}", "a row of int32 from 0 on is allowed")
-    n_full = (session.n_tokens + len(ids)) // page_tokens
-    n_pages = n_full - session.n_sealed_tokens // page_tokens
-    if len(append.pages) != n_pages:
+    n_pages = _n_new_pages(append, session, page_tokens)
+    without_kv = session.flags & SessionFlags.TEXT_ONLY and not append.pages
+    if len(append.pages) != n_pages and not without_kv:
         raise InputError("append.pages", f"{len(append.pages)} pages", f"{n_pages} became full with these tokens")
     for problem in _sentence_problems(append, session):
         raise InputError(
             "append.sentences", problem, "spans that tile the text, within the append's tokens, are allowed"
         )
+
+
+def _n_new_pages(append: Append, session: SessionItem, page_tokens: int) -> int:
+    """How many pages become full with an append."""
+    return (session.n_tokens + len(append.token_ids) - session.n_sealed_tokens) // page_tokens
 
 
 def _sentence_problems(append: Append, session: SessionItem) -> Iterator[str]:

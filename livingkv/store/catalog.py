@@ -8,20 +8,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from livingkv.errors import StoreError
+from livingkv.errors import RecordDamaged, StoreError
 from livingkv.store import items
 from livingkv.store.environment import acquire, release
-from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem, SourceItem, State
+from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.records import Location
+from livingkv.store.scrubbing import scrub
 from livingkv.store.snapshot import (
     CHUNKS,
     DATABASES,
+    ERASING,
+    EVENTS,
     IDENTITY,
     LAST,
     META,
     NAMES,
     PAGES,
+    SCRUB,
     SEGMENTS,
     SENTENCES,
     SESSIONS,
@@ -30,9 +35,12 @@ from livingkv.store.snapshot import (
     SOURCES,
     STATE,
     TAILS,
+    WEIGHTS,
     Snapshot,
 )
 
+Answer = TypeVar("Answer")
+_READ_ATTEMPTS = 5
 TAIL_PIECE_BYTES = 16364
 """With its check and LMDB's page header, a piece fills four LMDB pages."""
 
@@ -63,6 +71,50 @@ class Changes(Snapshot):
         """The session of a name."""
         self._put(NAMES, name.encode(), items.pack_number(session_id))
 
+    def remove_name(self, name: str) -> None:
+        """Forget the session of a name."""
+        self._remove(NAMES, name.encode())
+
+    def remove_erasure(self, item: Erasure) -> None:
+        """A record has been erased."""
+        self._remove(ERASING, items.key_place(item.location))
+
+    def remove_segment(self, number: int) -> None:
+        """A segment's records have moved."""
+        self._remove(SEGMENTS, items.key_1(number))
+
+    def remove_weight(self, sentence_id: int) -> None:
+        """A sentence has no weight any more."""
+        self._remove(WEIGHTS, items.key_long(sentence_id))
+
+    def remove_source_key(self, session_id: int, item: SourceItem) -> None:
+        """A source is not found by its name and digest any more."""
+        self._remove(SOURCE_KEYS, items.source_key(session_id, item.name, item.digest))
+
+    def put_scrub(self) -> None:
+        """The catalog's file is to be scrubbed."""
+        self._put(META, SCRUB, b"")
+
+    def remove_scrub(self) -> None:
+        """The catalog's file has been scrubbed."""
+        self._remove(META, SCRUB)
+
+    def remove_session(self, session_id: int, name: str) -> None:
+        """All rows of a session."""
+        for _, chunk in list(self.chunks(session_id)):
+            if chunk.n_sentences:
+                self._remove(SENTENCES, items.key_long(chunk.first_sentence))
+        self._remove(NAMES, name.encode())
+        first, last = items.key_1(session_id), items.key_1(session_id) + b"\xff" * 20
+        for database in (SESSIONS, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, PAGES, TAILS, EVENTS):
+            with self._transaction.cursor(db=self._handles[database]) as cursor:
+                found = cursor.set_range(first)
+                while found and bytes(cursor.key()) <= last:
+                    found = cursor.delete()
+
+    def _remove(self, database: bytes, key: bytes) -> None:
+        self._transaction.delete(key, db=self._handles[database])
+
     def put_source(self, session_id: int, number: int, item: SourceItem) -> None:
         """A source and the key under which it is found."""
         self._put(SOURCES, items.key_2(session_id, number), items.pack_source(item))
@@ -78,6 +130,18 @@ class Changes(Snapshot):
     def put_page(self, session_id: int, page: int, item: PageItem) -> None:
         """Where a page stands."""
         self._put(PAGES, items.key_2(session_id, page), items.pack_page(item))
+
+    def put_event(self, session_id: int, number: int, place: Location) -> None:
+        """Where a session record stands."""
+        self._put(EVENTS, items.key_2(session_id, number), items.pack_place(place))
+
+    def put_erasure(self, item: Erasure) -> None:
+        """A record that is to be erased."""
+        self._put(ERASING, items.key_place(item.location), items.pack_erasure(item))
+
+    def put_weight(self, sentence_id: int, item: Weight) -> None:
+        """A sentence's weight."""
+        self._put(WEIGHTS, items.key_long(sentence_id), items.pack_weight(item))
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
         """A session's tail in place of the one before; pieces that stay the same are not written."""
@@ -115,6 +179,17 @@ class Catalog:
         self._require_open()
         return Snapshot(self._environment, self._environment.begin_read())
 
+    def settled(self, read: Callable[[], Answer]) -> Answer:
+        """What `read` returns; it runs again if it met a damaged record while a commit may have moved that record."""
+        for _ in range(_READ_ATTEMPTS):
+            before = self._environment.commit_number
+            try:
+                return read()
+            except RecordDamaged:
+                if self._environment.commit_number == before:
+                    raise
+        return read()
+
     def commit(self, apply: Callable[[Changes], None], before_commit: Callable[[], None]) -> None:
         """All that `apply` puts, or nothing; durable on return. `apply` may run twice and must only put."""
 
@@ -123,6 +198,14 @@ class Catalog:
 
         self._require_open()
         self._environment.write(run, before_commit)
+
+    def scrub(self, wait_s: float) -> None:
+        """Leave nothing of deleted rows in the file, if a commit asked for it. Raises StoreError."""
+        with self.read() as snapshot:
+            if not snapshot.needs_scrub():
+                return
+        scrub(self._environment, wait_s)
+        self.commit(lambda changes: changes.remove_scrub(), before_commit=lambda: None)
 
     def reopen(self) -> None:
         """Open it again after a failed commit, so that it shows what is on disk."""

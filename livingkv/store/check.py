@@ -16,7 +16,7 @@ from livingkv.store.check_segments import SegmentCheck
 from livingkv.store.chunk_payload import Chunk
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
-from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem
+from livingkv.store.items import ChunkItem, PageItem, PageState, SegmentItem, SessionFlags, SessionItem
 from livingkv.store.reading import Reading, wanted_chunk, wanted_page
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
@@ -89,15 +89,15 @@ class _Facts:
                 yield f"source {number}: its list of chunks is wrong"
             if source.n_bytes != sum(chunks[i].n_bytes for i in own if i in chunks):
                 yield f"source {number}: its chunks do not add up to {source.n_bytes} bytes"
-        pages = [page for owner, page in self.pages if owner == session_id]
-        if pages != list(range(item.n_sealed_tokens // self._page_tokens)) or item.n_sealed_tokens % self._page_tokens:
-            yield f"{len(pages)} pages, but its row says {item.n_sealed_tokens} sealed tokens"
-        if not 0 <= item.n_tokens - item.n_sealed_tokens < self._page_tokens:
-            yield f"{item.n_tokens} tokens do not fit {item.n_sealed_tokens} sealed ones"
+        yield from _page_contradictions(
+            item, {page: each for (owner, page), each in self.pages.items() if owner == session_id}, self._page_tokens
+        )
 
     def check_tails(self, reading: Reading) -> None:
         """Verify every tail's checksum."""
-        for session_id in self.sessions:
+        for session_id, item in self.sessions.items():
+            if item.flags & SessionFlags.NEEDS_TAIL:  # given up or never there, as pages may be
+                continue
             try:
                 reading.read_tail(session_id)
             except LivingKVError as error:
@@ -112,13 +112,17 @@ class _Facts:
             session_id, number = places[position]
             item = self.chunks[session_id, number]
             try:
-                lines = [str(payload)] if isinstance(payload, RecordDamaged) else _differences(Chunk(payload), item)
+                lines = (
+                    [str(payload)]
+                    if isinstance(payload, RecordDamaged)
+                    else _differences(Chunk(payload), item, is_shared=item.owner != session_id)
+                )
             except LivingKVError as error:
                 lines = [str(error)]
             self.problems += (f"session {session_id} chunk {number}: {line}" for line in lines)
 
     def _check_pages(self, reader: SegmentReader) -> None:
-        places = list(self.pages)
+        places = [place for place, item in self.pages.items() if item.state is PageState.PRESENT]
         wanted = [wanted_page(page, self.pages[session_id, page]) for session_id, page in places]
         for position, payload in self._read(reader, wanted):
             if isinstance(payload, RecordDamaged):
@@ -134,11 +138,22 @@ class _Facts:
     def known_records(self) -> dict[int, set[int]]:
         """Offsets of the records that the catalog lists, by segment."""
         known: dict[int, set[int]] = {number: set() for number in self.segments}
-        places = [item.location for item in self.pages.values()]
+        places = [item.location for item in self.pages.values() if item.state is PageState.PRESENT]
         places += [item.location for item in self.chunks.values()]
         for place in places:
             known.setdefault(place.segment, set()).add(place.offset)
         return known
+
+
+def _page_contradictions(item: SessionItem, pages: dict[int, PageItem], page_tokens: int) -> Iterator[str]:
+    """Where a session's pages do not fit its tokens."""
+    if list(pages) != list(range(item.n_sealed_tokens // page_tokens)) or item.n_sealed_tokens % page_tokens:
+        yield f"{len(pages)} pages, but its row says {item.n_sealed_tokens} sealed tokens"
+    if not 0 <= item.n_tokens - item.n_sealed_tokens < page_tokens:
+        yield f"{item.n_tokens} tokens do not fit {item.n_sealed_tokens} sealed ones"
+    for page, each in pages.items():
+        if each.state is PageState.QUARANTINED:
+            yield f"page {page} is in quarantine: rebuild it from the text"
 
 
 def _chunk_contradictions(item: SessionItem, chunks: dict[int, ChunkItem]) -> Iterator[str]:
@@ -165,11 +180,12 @@ def _chunk_contradictions(item: SessionItem, chunks: dict[int, ChunkItem]) -> It
             yield f"sentence {later.first_sentence} is counted twice"
 
 
-def _differences(chunk: Chunk, item: ChunkItem) -> list[str]:
+def _differences(chunk: Chunk, item: ChunkItem, *, is_shared: bool) -> list[str]:
     """Where a chunk's record and its row differ, or its spans do not tile."""
     lines = []
     row = (item.first_token, item.first_byte, item.first_sentence, item.n_tokens, item.n_bytes, item.n_sentences)
-    if (*chunk.place[:3], chunk.n_tokens, chunk.n_bytes, chunk.n_sentences) != row:
+    first_sentence = item.first_sentence if is_shared else chunk.place.first_sentence  # a fork numbers its own
+    if (*chunk.place[:2], first_sentence, chunk.n_tokens, chunk.n_bytes, chunk.n_sentences) != row:
         lines.append("the record's counts are not those of the catalog")
     if len(chunk.token_ids()) != chunk.n_tokens or len(chunk.text()) != chunk.n_bytes:
         lines.append("token ids or text do not fit their counts")

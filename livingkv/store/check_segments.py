@@ -11,6 +11,7 @@ from livingkv.store.making import SEGMENTS
 from livingkv.store.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    RecordType,
     record_bytes,
     unpack_record_header,
     unpack_segment_header,
@@ -82,7 +83,7 @@ class SegmentCheck:
     def _record(self, descriptor: int, number: int, offset: int) -> int:
         """Verify one record; the offset of the next."""
         header = unpack_record_header(self._disk.read(descriptor, RECORD_HEADER_BYTES, offset), number, offset)
-        if offset not in self._known.get(number, ()):
+        if offset not in self._known.get(number, ()) and header.record_type != RecordType.VOID:
             data = self._disk.read(descriptor, RECORD_HEADER_BYTES + header.length, offset)
             verified_payload(data, header, number, offset)
         return offset + record_bytes(header.length)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from livingkv.errors import FormatUnsupported, RecordDamaged
 from livingkv.store.rows import Append, Role, SentenceRecord, TokenIds
 
-_FIXED = struct.Struct("<QQQQIIIIBBBBIIIII8s")
+_FIXED = struct.Struct("<QQQQIIIIBBBBIIIIIII")
 _COMPRESSED = 16
 _END_OF_SOURCE = 1
 _ENDS_TURN = 2
@@ -54,7 +55,8 @@ class _Fixed(NamedTuple):
     span_bytes: int
     token_id_bytes: int
     text_bytes: int
-    zero: bytes
+    forgotten_bytes: int
+    zero: int
 
 
 class PackedChunk(NamedTuple):
@@ -78,8 +80,14 @@ def role_of(number: int) -> Role:
     return ROLES[number - 1]
 
 
-def pack_chunk(append: Append, place: ChunkPlace) -> PackedChunk:
-    """The payload of an append that has been checked."""
+def pack_chunk(
+    append: Append, place: ChunkPlace, *, n_sealed_pages: int | None = None, forgotten: Sequence[int] = ()
+) -> PackedChunk:
+    """The payload of an append that has been checked.
+
+    n_sealed_pages: given for a text-only append, which seals pages without having them.
+    forgotten: sentences, counted in the chunk, whose text and ids have been blanked.
+    """
     source = append.source.encode("utf-8", "surrogateescape")
     digest = append.source_digest.encode()
     spans = _pack_spans(append, place)
@@ -92,7 +100,7 @@ def pack_chunk(append: Append, place: ChunkPlace) -> PackedChunk:
         len(append.token_ids),
         len(append.text),
         len(append.sentences),
-        len(append.pages),
+        len(append.pages) if n_sealed_pages is None else n_sealed_pages,
         role_number(append.role),
         flags,
         width,
@@ -102,10 +110,18 @@ def pack_chunk(append: Append, place: ChunkPlace) -> PackedChunk:
         len(spans),
         len(token_ids),
         len(text),
-        bytes(8),
+        4 * len(forgotten),
+        0,
     )
-    payload = b"".join((fixed, source, digest, spans, token_ids, text))
+    tombstones = np.array(forgotten, dtype="<u4").tobytes()
+    payload = b"".join((fixed, source, digest, spans, token_ids, text, tombstones))
     return PackedChunk(payload, len(spans), len(token_ids), len(text))
+
+
+def renumbered(payload: bytes, first_sentence: int) -> bytes:
+    """A chunk's payload whose sentences are numbered from `first_sentence` on."""
+    fixed = _Fixed._make(_FIXED.unpack_from(payload))._replace(first_sentence=first_sentence)
+    return _FIXED.pack(*fixed) + payload[FIXED_BYTES:]
 
 
 def _span_type(n_bytes: int, n_tokens: int) -> np.dtype[np.unsignedinteger]:
@@ -148,7 +164,7 @@ class Chunk:
         if len(payload) < FIXED_BYTES:
             raise RecordDamaged("chunk record: shorter than its fixed part")
         fixed = _Fixed._make(_FIXED.unpack_from(payload))
-        parts = fixed[12:17]
+        parts = fixed[12:18]
         if fixed.text_packing not in (0, 1):
             raise FormatUnsupported(f"chunk record: text packing {fixed.text_packing}: update livingkv to read it")
         if FIXED_BYTES + sum(parts) != len(payload):
@@ -158,9 +174,10 @@ class Chunk:
         self.role = role_of(fixed.role)
         self.end_of_source = bool(fixed.flags & _END_OF_SOURCE)
         self.ends_turn = bool(fixed.flags & _ENDS_TURN)
+        self.span_bytes, self.token_id_bytes, self.text_bytes = fixed[14:17]
         self._id_packing = fixed.id_packing
         self._text_is_packed = bool(fixed.text_packing)
-        self._payload = payload
+        self.payload = self._payload = payload
         self._ends = [FIXED_BYTES + sum(parts[:count]) for count in range(len(parts) + 1)]
 
     def _part(self, number: int) -> bytes:
@@ -175,6 +192,13 @@ class Chunk:
     def source_digest(self) -> str:
         """The source's digest."""
         return self._part(1).decode()
+
+    @property
+    def forgotten(self) -> frozenset[int]:
+        """Sentences, counted in the chunk, that were forgotten."""
+        if (self._ends[6] - self._ends[5]) % 4:
+            raise RecordDamaged("chunk record: forgotten sentences are not whole numbers")
+        return frozenset(np.frombuffer(self._part(5), dtype="<u4").tolist())
 
     def token_ids(self) -> TokenIds:
         """All token ids, [tokens] int32."""

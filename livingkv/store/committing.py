@@ -7,21 +7,31 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from livingkv.errors import StoreError
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.erasing import Erasing
 from livingkv.store.items import SegmentItem, State
 from livingkv.store.manifest import MANIFEST_DRAFT
 from livingkv.store.records import Location, Record, SegmentKind
-from livingkv.store.segment_writer import SegmentWriter
+from livingkv.store.segment_writer import SegmentWriter, segment_path
 
 _SEGMENT_NAME = re.compile(r"(\d{8,})\.seg")
 
+_READERS_WAIT_S = 5.0
+
 Put = Callable[[Changes, Sequence[Location], Sequence[Location]], None]
 """Puts a commit's rows, given where its page and its log records stand."""
+
+
+def segment_number(path: Path) -> int | None:
+    """The number in a segment's file name, or None for another file."""
+    match = _SEGMENT_NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
 class Committing:
@@ -35,8 +45,10 @@ class Committing:
         self._catalog_is_suspect = False
         self._needs_recovery = True
         self._recover()
+        with contextlib.suppress(StoreError):  # not needed for reading or appending; the next opening tries again
+            self.erase()
 
-    def commit(self, state: State, pages: Sequence[Record], log: Sequence[Record], put: Put) -> None:
+    def commit(self, state: State, pages: Iterable[Record], log: Iterable[Record], put: Put) -> None:
         """Write the records and commit the rows that `put` makes; durable on return.
 
         Raises StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called again.
@@ -71,6 +83,32 @@ class Committing:
                     self._recover()
         self._disk.reached(Step.COMMITTED)
 
+    def replace_segment(
+        self, state: State, number: int, kind: SegmentKind, records: Iterable[Record], put: Put
+    ) -> None:
+        """Move a segment's records to newer ones in one commit, then remove its file. Raises as `commit`."""
+        if self._needs_recovery:
+            self._recover()
+        self._writer.retire(number)
+
+        def put_moved(changes: Changes, page_places: Sequence[Location], log_places: Sequence[Location]) -> None:
+            put(changes, page_places, log_places)
+            changes.remove_segment(number)
+
+        is_log = kind is SegmentKind.LOG
+        self.commit(state, () if is_log else records, records if is_log else (), put_moved)
+        path = segment_path(self._root / "segments", number)
+        with errors_named(path):
+            self._disk.remove(path)
+            self._disk.sync_folder(path.parent)
+        self._disk.reached(Step.SEGMENT_REMOVED)
+
+    def erase(self) -> None:
+        """Erase what commits gave up (FORMAT.md, section 8); durable on return. Raises StoreError."""
+        Erasing(self._disk, self._root / "segments", self._catalog).run()
+        self._catalog.scrub(_READERS_WAIT_S)
+        self._disk.reached(Step.SCRUBBED)
+
     def _recover(self) -> None:
         """Cut everything that the catalog does not cover. Idempotent; raises StoreError."""
         if self._catalog_is_suspect:
@@ -84,10 +122,12 @@ class Committing:
             self._disk.make_folder(folder)
             self._disk.remove(self._root / MANIFEST_DRAFT)
             for path in sorted(folder.iterdir()):
-                match = _SEGMENT_NAME.fullmatch(path.name)
-                if match:
-                    self._cut(path, segments.get(int(match[1])))
+                number = segment_number(path)
+                if number is not None:
+                    self._cut(path, segments.get(number))
             self._writer.begin(segments, next_segment)
+        for name in ("catalog.new", "catalog.lost"):  # of a rebuilding: the catalog in use is whole
+            shutil.rmtree(self._root / name, ignore_errors=True)
         self._needs_recovery = False
         self._disk.reached(Step.RECOVERED)
 

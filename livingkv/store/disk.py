@@ -6,6 +6,7 @@ that fails, stops half way, ends the process at a step, or remembers what was sy
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -18,7 +19,9 @@ from livingkv.errors import StoreError, StoreFull, StoreUnwritable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
-_PARTS_PER_WRITE = 512
+_PARTS_PER_CALL = 512
+_PUNCH_ALIGNMENT = 4096
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 
 class Step(Enum):
@@ -36,6 +39,11 @@ class Step(Enum):
     COMMITTED = auto()
     SEGMENT_CUT = auto()
     RECOVERED = auto()
+    ERASED = auto()
+    SEGMENT_REMOVED = auto()
+    SCRUBBED = auto()
+    CATALOG_REMOVED = auto()
+    CATALOG_REBUILT = auto()
 
 
 class Disk:
@@ -55,6 +63,15 @@ class Disk:
     def open_existing(self, path: Path, *, writable: bool) -> int:
         """Descriptor of a file that exists."""
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def open_direct(self, path: Path) -> int | None:
+        """Descriptor for reads past the kernel's page cache, or None where the system or file system has none."""
+        if not hasattr(os, "O_DIRECT"):
+            return None
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except OSError:
+            return None  # a file system without it, as some network ones
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
@@ -76,10 +93,25 @@ class Disk:
             missing -= len(data)
         return b"".join(parts)
 
+    def read_into(self, descriptor: int, parts: Sequence[memoryview], offset: int, n_wanted: int) -> int:
+        """Fill the parts, one after another, from `offset` on; answers how many bytes were read.
+
+        That is `n_wanted` or more, unless the file ends before. A direct descriptor needs whole, aligned blocks.
+        """
+        left = [part for part in parts if part]
+        n_read = 0
+        while left and n_read < n_wanted and (n := os.preadv(descriptor, left[:_PARTS_PER_CALL], offset + n_read)):
+            n_read += n
+            while left and n >= len(left[0]):
+                n -= len(left.pop(0))
+            if n:
+                left[0] = left[0][n:]
+        return n_read
+
     def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
         """All parts, one after another, from `offset` on. Not durable before `sync`."""
-        for first in range(0, len(parts), _PARTS_PER_WRITE):
-            left = [memoryview(part) for part in parts[first : first + _PARTS_PER_WRITE] if part]
+        for first in range(0, len(parts), _PARTS_PER_CALL):
+            left = [memoryview(part) for part in parts[first : first + _PARTS_PER_CALL] if part]
             while left:
                 n_written = os.pwritev(descriptor, left, offset)
                 if n_written == 0:
@@ -108,6 +140,26 @@ class Disk:
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file to `size` bytes."""
         os.ftruncate(descriptor, size)
+
+    def punch(self, descriptor: int, n_bytes: int, offset: int) -> bool:
+        """Give the file system the blocks back that lie wholly in the span; it reads as zeros then, or is unchanged.
+
+        False where the file system cannot do that.
+        """
+        lo = -(-offset // _PUNCH_ALIGNMENT) * _PUNCH_ALIGNMENT
+        hi = (offset + n_bytes) // _PUNCH_ALIGNMENT * _PUNCH_ALIGNMENT
+        if lo >= hi:
+            return True
+        fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+        if fallocate is None:
+            return False
+        mode = ctypes.c_int(_PUNCH_HOLE | _KEEP_SIZE)
+        if not fallocate(ctypes.c_int(descriptor), mode, ctypes.c_int64(lo), ctypes.c_int64(hi - lo)):
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV):
+            return False
+        raise OSError(number, os.strerror(number))
 
     def rename(self, old: Path, new: Path) -> None:
         """Put `old` in the place of `new`, atomically. Durable after the folder's sync."""

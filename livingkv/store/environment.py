@@ -6,6 +6,7 @@ Refuses to know what is stored in it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 import lmdb
 
-from livingkv.errors import StoreError, StoreFull, StoreUnwritable
+from livingkv.errors import RecordDamaged, StoreError, StoreFull, StoreUnwritable
 from livingkv.store.disk import store_error
 
 MAX_READERS = 1022
@@ -46,9 +47,21 @@ class Environment:
             if self.writable and not (self.folder / "lock.mdb").exists():
                 _require_room(self.folder)
             self._environment = self._open_environment()
+            self._require_whole_file()
             if self.writable:
                 self._environment.reader_check()
             self.handles = self._open_databases()
+
+    def _require_whole_file(self) -> None:
+        """Raise RecordDamaged for a file that is shorter than its last page: touching what is missing would end the
+        process (SIGBUS)."""
+        file = self.folder / "data.mdb"
+        wanted = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        if file.stat().st_size < wanted and self._environment.info()["last_pgno"] > 1:
+            self._environment.close()
+            raise RecordDamaged(
+                f"{file} is cut off at {file.stat().st_size} of {wanted} bytes: run `livingkv repair` on the store"
+            )
 
     def _open_environment(self) -> Any:
         while True:
@@ -69,7 +82,11 @@ class Environment:
 
     def _open_databases(self) -> dict[bytes, Any]:
         if not self.writable:  # a read transaction of ours would be reset at its end, and the handles with it
-            return {name: self._environment.open_db(name, create=False) for name in self._databases}
+            handles = {}
+            for name in self._databases:
+                with contextlib.suppress(lmdb.NotFoundError):  # an earlier livingkv did not make it
+                    handles[name] = self._environment.open_db(name, create=False)
+            return handles
         with self._environment.begin(write=True) as transaction:
             return {name: self._environment.open_db(name, txn=transaction) for name in self._databases}
 
@@ -85,6 +102,31 @@ class Environment:
         if self._n_active:
             raise StoreError(f"{self.folder.parent} was in use when this process was forked: start it by spawn instead")
         self.close()
+
+    @property
+    def commit_number(self) -> int:
+        """Number of the newest commit, whoever made it."""
+        self._enter()
+        try:
+            return int(self._environment.info()["last_txnid"])
+        finally:
+            self._leave()
+
+    def oldest_reader(self) -> int:
+        """The lowest commit number that a reader of any process has open; the newest if there is none."""
+        self._environment.reader_check()
+        lines = self._environment.readers().splitlines()[1:]
+        open_now = [int(line.split()[2]) for line in lines if len(line.split()) == 3 and line.split()[2].isdigit()]
+        return min([self.commit_number, *open_now])
+
+    def free_pages(self) -> tuple[int, int, int]:
+        """Highest page number in use or freed, number of free pages at most, bytes of a page."""
+        with self._environment.begin() as transaction:
+            stats = [transaction.stat(db=handle) for handle in self.handles.values()]
+            stats.append(self._environment.stat())
+            last = int(self._environment.info()["last_pgno"])
+        used = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
+        return last, last + 1 - used, int(stats[0]["psize"])
 
     def begin_read(self) -> Any:
         """A read transaction on the newest commit; end it soon with `end_read`. Raises StoreError in a forked child."""

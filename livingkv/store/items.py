@@ -6,6 +6,7 @@ Knows keys and values one at a time; refuses to know LMDB and what the rows mean
 from __future__ import annotations
 
 import struct
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
@@ -14,18 +15,28 @@ from livingkv.errors import RecordDamaged
 from livingkv.store.records import Location, SegmentKind
 
 _CHECK = struct.Struct("<I")
+CHECK_BYTES = _CHECK.size
 _U32 = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
 _STATE = struct.Struct("<IIQQ")
 _SEGMENT = struct.Struct("<B3xIQ")
 _SESSION = struct.Struct("<QQQQQQIIIIIIQI")
+_SESSION_MORE = struct.Struct("<IIQ")
 _SOURCE = struct.Struct("<QQQIII")
-_CHUNK = struct.Struct("<IIQIIQQQIIIIIIBB")
-_PAGE = struct.Struct("<IIQI")
+_CHUNK = struct.Struct("<IIQIIQQQIIIIIIBBQ")
+_PAGE = struct.Struct("<IIQIB")
+_PLACE = struct.Struct("<IQI")
+_ERASURE = struct.Struct("<IB")
+_WEIGHT = struct.Struct("<fQI")
 _KEY_1 = struct.Struct(">I")
 _KEY_2 = struct.Struct(">II")
 _KEY_3 = struct.Struct(">III")
 _KEY_LONG = struct.Struct(">Q")
+_KEY_PLACE = struct.Struct(">IQ")
+
+
+NOWHERE = Location(0, 0, 0)
+"""Where a record stands that is not kept."""
 
 
 class State(NamedTuple):
@@ -37,6 +48,24 @@ class State(NamedTuple):
     next_sentence: int
 
 
+class SessionFlags(IntFlag):
+    """What is special about a session."""
+
+    NONE = 0
+    TEXT_ONLY = 1
+    NEEDS_TAIL = 2
+    PINNED = 4
+
+
+class PageState(IntEnum):
+    """Whether a page's bytes are there, and if not, why."""
+
+    PRESENT = 0
+    DROPPED = 1
+    QUARANTINED = 2
+    FORGOTTEN = 3
+
+
 class SegmentItem(NamedTuple):
     """A segment as far as commits cover it."""
 
@@ -46,7 +75,10 @@ class SegmentItem(NamedTuple):
 
 
 class SessionItem(NamedTuple):
-    """A session's counters. `tail_checksum` covers its `tail_bytes`; `event_bytes` is what its session records take."""
+    """A session's counters. `tail_checksum` covers its `tail_bytes`; `event_bytes` is what its session records take.
+
+    `family` is the session from which it and its relatives were forked, itself if none; `n_forgotten` counts sentences.
+    """
 
     n_tokens: int
     n_sealed_tokens: int
@@ -62,6 +94,9 @@ class SessionItem(NamedTuple):
     tail_bytes: int
     tail_checksum: int
     name: str
+    flags: SessionFlags = SessionFlags.NONE
+    family: int = 0
+    n_forgotten: int = 0
 
 
 class SourceItem(NamedTuple):
@@ -92,13 +127,30 @@ class ChunkItem(NamedTuple):
     text_bytes: int
     role: int
     flags: int
+    sequence: int = 0
 
 
 class PageItem(NamedTuple):
-    """Where a page's record stands. `owner` is the session id in the record's header."""
+    """Where a page's record stands; nowhere unless it is present. `owner` is the session id in the record's header."""
 
     location: Location
     owner: int
+    state: PageState = PageState.PRESENT
+
+
+class Erasure(NamedTuple):
+    """A record that no row needs any more. `overwrite`: its bytes must be gone from the file, not only its space."""
+
+    location: Location
+    overwrite: bool
+
+
+class Weight(NamedTuple):
+    """How warm a sentence was when it was last recalled, when that was, and how often it was recalled."""
+
+    weight: float
+    recalled_ms: int
+    hits: int
 
 
 def seal(key: bytes, body: bytes) -> bytes:
@@ -195,13 +247,21 @@ def unpack_segment(body: bytes) -> SegmentItem:
 def pack_session(item: SessionItem) -> bytes:
     """Body of a session."""
     name = item.name.encode()
-    return _SESSION.pack(*item[:-1], len(name)) + name
+    return _SESSION.pack(*item[:13], len(name)) + name + _SESSION_MORE.pack(*item[14:])
 
 
 def unpack_session(body: bytes) -> SessionItem:
     """The session of `pack_session`."""
     *counters, name_bytes = _SESSION.unpack_from(body)
-    return SessionItem._make([*counters, body[_SESSION.size : _SESSION.size + name_bytes].decode()])
+    name_end = _SESSION.size + name_bytes
+    name = body[_SESSION.size : name_end].decode()
+    flags, family, n_forgotten = _SESSION_MORE.unpack_from(_lengthened(body, name_end + _SESSION_MORE.size), name_end)
+    return SessionItem._make([*counters, name, SessionFlags(flags), family, n_forgotten])
+
+
+def _lengthened(body: bytes, n_bytes: int) -> bytes:
+    """The body of a row that an earlier livingkv wrote shorter."""
+    return body.ljust(n_bytes, b"\0")
 
 
 def pack_source(item: SourceItem) -> bytes:
@@ -229,17 +289,54 @@ def pack_chunk_item(item: ChunkItem) -> bytes:
 
 def unpack_chunk_item(body: bytes) -> ChunkItem:
     """The chunk of `pack_chunk_item`."""
-    segment, owner, offset, length, *rest = _CHUNK.unpack_from(body)
+    segment, owner, offset, length, *rest = _CHUNK.unpack_from(_lengthened(body, _CHUNK.size))
     return ChunkItem(Location(segment, offset, length), owner, *rest)
 
 
 def pack_page(item: PageItem) -> bytes:
     """Body of a page."""
     location = item.location
-    return _PAGE.pack(location.segment, item.owner, location.offset, location.length)
+    return _PAGE.pack(location.segment, item.owner, location.offset, location.length, item.state)
 
 
 def unpack_page(body: bytes) -> PageItem:
     """The page of `pack_page`."""
-    segment, owner, offset, length = _PAGE.unpack_from(body)
-    return PageItem(Location(segment, offset, length), owner)
+    segment, owner, offset, length, state = _PAGE.unpack_from(_lengthened(body, _PAGE.size))
+    return PageItem(Location(segment, offset, length), owner, PageState(state))
+
+
+def pack_place(location: Location) -> bytes:
+    """Body of a session record's place."""
+    return _PLACE.pack(*location)
+
+
+def unpack_place(body: bytes) -> Location:
+    """The place of `pack_place`."""
+    return Location(*_PLACE.unpack_from(body))
+
+
+def key_place(location: Location) -> bytes:
+    """Key of an erasure."""
+    return _KEY_PLACE.pack(location.segment, location.offset)
+
+
+def pack_erasure(item: Erasure) -> bytes:
+    """Body of an erasure."""
+    return _ERASURE.pack(item.location.length, item.overwrite)
+
+
+def unpack_erasure(key: bytes, body: bytes) -> Erasure:
+    """The erasure of `key_place` and `pack_erasure`."""
+    length, overwrite = _ERASURE.unpack_from(body)
+    segment, offset = _KEY_PLACE.unpack(key)
+    return Erasure(Location(segment, offset, length), bool(overwrite))
+
+
+def pack_weight(item: Weight) -> bytes:
+    """Body of a sentence's weight."""
+    return _WEIGHT.pack(*item)
+
+
+def unpack_weight(body: bytes) -> Weight:
+    """The weight of `pack_weight`."""
+    return Weight(*_WEIGHT.unpack_from(body))

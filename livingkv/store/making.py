@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from livingkv.errors import RecordDamaged, StoreError, StoreNotFound, StoreUnwritable
+from livingkv.store.archive import ARCHIVE
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
@@ -29,7 +30,8 @@ from livingkv.store.writer_lock import LOCK
 SEGMENTS = "segments"
 CATALOG = "catalog"
 INDEX = "index"
-_KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, LOCK, SEGMENTS, CATALOG, INDEX, "lost+found"}
+_KNOWN_FOLDERS = {SEGMENTS, CATALOG, "catalog.new", "catalog.lost", INDEX, ARCHIVE, "lost+found"}
+_KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, LOCK, *_KNOWN_FOLDERS}
 _FIRST_STATE = State(next_session=1, next_segment=1, next_sequence=1, next_sentence=0)
 
 
@@ -125,5 +127,6 @@ def open_catalog(root: Path, map_bytes: int, *, writable: bool) -> tuple[Manifes
 
 def _catalog_lost(root: Path) -> RecordDamaged:
     return RecordDamaged(
-        f"{root} has lost its catalog (format {FORMAT}); nothing was changed: restore {root / CATALOG} from a backup"
+        f"{root} has lost its catalog (format {FORMAT}); nothing was changed: rebuild it from the segments with "
+        f"`livingkv repair {root}` (Store.rebuild_catalog), or restore {root / CATALOG} from a backup"
     )

@@ -30,7 +30,7 @@ class Manifest:
     fingerprint: Fingerprint
     features: tuple[str, ...] = ()
     format: int = FORMAT
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of manifest.json."""

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from livingkv.errors import InputError, PageDamaged, RecordDamaged, SessionNotFound
+from livingkv.errors import InputError, PageDamaged, PageDropped, RecordDamaged, SessionNotFound
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk
-from livingkv.store.items import ChunkItem, PageItem, SessionItem, SourceItem
+from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
+from livingkv.store.replaying import FORGOTTEN_SOURCE
 from livingkv.store.rows import SessionRow, SourceRow, TokenIds
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
@@ -42,7 +43,7 @@ class Reading:
         self._catalog = catalog
         self._segments = segments
         self._page_tokens = page_tokens
-        self._source_names: dict[int, tuple[int, dict[str, None]]] = {}  # session: sources read so far, their names
+        self._source_names: dict[int, tuple[int, int, dict[str, None]]] = {}  # session: sources read, forgotten, names
 
     def require_session(self, snapshot: Snapshot, session_id: int) -> SessionItem:
         """A session's counters. Raises SessionNotFound."""
@@ -71,29 +72,36 @@ class Reading:
             return [self._row(snapshot, session_id, item) for session_id, item in snapshot.sessions()]
 
     def _row(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> SessionRow:
-        n_read, names = self._source_names.get(session_id, (0, {}))
+        n_read, n_forgotten, names = self._source_names.get(session_id, (0, 0, {}))
+        if n_forgotten != item.n_forgotten:  # names may be gone
+            n_read, names = 0, {}
         if n_read < item.n_sources:
-            new = {source.name: None for _, source in snapshot.sources(session_id, n_read)}
+            sources = snapshot.sources(session_id, n_read)
+            new = {source.name: None for _, source in sources if not _is_forgotten(source)}
             names = names | new  # a new dict: other threads may be reading the old one
-            self._source_names[session_id] = (item.n_sources, names)
+            self._source_names[session_id] = (item.n_sources, item.n_forgotten, names)
         return SessionRow(
             session_id=session_id,
             name=item.name,
             n_tokens=item.n_tokens,
             n_sealed_tokens=item.n_sealed_tokens,
             n_bytes=item.n_bytes,
-            n_sentences=item.n_sentences,
+            n_sentences=item.n_sentences - item.n_forgotten,
             n_turns=item.n_turns,
             created_s=item.created_ms / 1000,
             updated_s=item.updated_ms / 1000,
             sources=tuple(names),
+            text_only=bool(item.flags & SessionFlags.TEXT_ONLY),
+            needs_tail=bool(item.flags & SessionFlags.NEEDS_TAIL),
+            pinned=bool(item.flags & SessionFlags.PINNED),
         )
 
     def sources(self, session_id: int) -> list[SourceRow]:
         """See Store.sources."""
         with self._catalog.read() as snapshot:
             self.require_session(snapshot, session_id)
-            return [_source_row(session_id, item) for _, item in snapshot.sources(session_id)]
+            sources = (item for _, item in snapshot.sources(session_id))
+            return [_source_row(session_id, item) for item in sources if not _is_forgotten(item)]
 
     def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
         """See Store.source."""
@@ -102,8 +110,8 @@ class Reading:
             number = snapshot.source_number(session_id, name, digest)
             return None if number is None else _source_row(session_id, snapshot.source(session_id, number))
 
-    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
-        """See Store.read_pages."""
+    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
+        """See Store.locate_pages."""
         with self._catalog.read() as snapshot:
             n_pages = self.require_session(snapshot, session_id).n_sealed_tokens // self._page_tokens
             places = {page: snapshot.page(session_id, page) for page in pages if 0 <= page < n_pages}
@@ -115,11 +123,17 @@ class Reading:
             if place is None:
                 message = f"page {page} of session {session_id} is not in the catalog: rebuild it from the text"
                 raise PageDamaged(message, session_id=session_id, page=page)
+            if place.state is not PageState.PRESENT:
+                raise _page_dropped(session_id, page, place.state)
             wanted.append(wanted_page(page, place))
+        return wanted
+
+    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
+        """See Store.read_pages."""
         payloads: dict[int, bytes] = {}
-        for position, payload in self._segments.read_all(wanted):
+        for position, payload in self._segments.read_all(self.locate_pages(session_id, pages)):
             if isinstance(payload, RecordDamaged):
-                raise _page_damaged(session_id, pages[position], payload) from payload
+                raise page_damaged(session_id, pages[position], payload) from payload
             payloads[position] = payload
         return [payloads[position] for position in range(len(pages))]
 
@@ -127,15 +141,22 @@ class Reading:
         """See Store.read_tail."""
         with self._catalog.read() as snapshot:
             item = self.require_session(snapshot, session_id)
-            page = item.n_sealed_tokens // self._page_tokens
-            try:
-                tail = snapshot.tail(session_id)
-            except RecordDamaged as error:
-                raise _page_damaged(session_id, page, error) from error
+            return item.n_sealed_tokens, self.tail_of(snapshot, session_id, item)
+
+    def tail_of(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> bytes:
+        """A session's tail. Raises PageDamaged."""
+        page = item.n_sealed_tokens // self._page_tokens
+        if item.flags & SessionFlags.NEEDS_TAIL:
+            message = f"the tail of session {session_id} is not stored: rebuild it from the text"
+            raise PageDropped(message, session_id=session_id, page=page)
+        try:
+            tail = snapshot.tail(session_id)
+        except RecordDamaged as error:
+            raise page_damaged(session_id, page, error) from error
         if len(tail) != item.tail_bytes or xxh3_64_intdigest(tail) != item.tail_checksum:
             message = f"the tail of session {session_id} fails its checksum: rebuild it from the text"
             raise PageDamaged(message, session_id=session_id, page=page)
-        return item.n_sealed_tokens, tail
+        return tail
 
     def read_chunk(self, session_id: int, number: int, item: ChunkItem) -> Chunk:
         """A chunk's payload. Raises RecordDamaged, naming the chunk."""
@@ -190,11 +211,21 @@ def _source_row(session_id: int, item: SourceItem) -> SourceRow:
     return SourceRow(session_id, item.name, item.digest, item.n_tokens, item.n_bytes, item.n_sentences, item.complete)
 
 
+def _is_forgotten(item: SourceItem) -> bool:
+    return not item.name and item.digest.startswith(FORGOTTEN_SOURCE)
+
+
 def _require_span(field: str, lo: int, hi: int, end: int) -> None:
     if not 0 <= lo <= hi <= end:
         raise InputError(field, f"[{lo}, {hi})", f"spans within [0, {end}) are allowed")
 
 
-def _page_damaged(session_id: int, page: int, error: RecordDamaged) -> PageDamaged:
+def _page_dropped(session_id: int, page: int, state: PageState) -> PageDropped:
+    message = f"page {page} of session {session_id} has no KV ({state.name.lower()}): rebuild it from the text"
+    return PageDropped(message, session_id=session_id, page=page)
+
+
+def page_damaged(session_id: int, page: int, error: RecordDamaged) -> PageDamaged:
+    """What a damaged record means to those who asked for a page."""
     message = f"page {page} of session {session_id} is damaged ({error}): rebuild it from the text"
     return PageDamaged(message, session_id=session_id, page=page, segment=error.segment, offset=error.offset)

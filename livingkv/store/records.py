@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest as checksum
 
@@ -19,7 +19,7 @@ ALIGNMENT = 8
 _SEGMENT = struct.Struct("<8sHHI16sQ16sQ")
 _RECORD = struct.Struct("<4sBBHIIQQQQ")
 _SEGMENT_MAGIC = b"LKVSEG\r\n"
-_RECORD_MAGIC = b"LKVR"
+RECORD_MAGIC = b"LKVR"
 _CHECKSUM_BYTES = 8
 _KNOWN_FLAGS = 1
 
@@ -40,6 +40,8 @@ class RecordType(IntEnum):
     SESSION = 1
     CHUNK = 2
     PAGE = 3
+    VOID = 4
+    TAIL = 5
 
 
 class RecordFlags(IntFlag):
@@ -115,14 +117,26 @@ def unpack_segment_header(data: bytes, number: int) -> SegmentHeader:
 
 
 def pack_record(
-    record_type: RecordType, flags: RecordFlags, session_id: int, number: int, sequence: int, payload: bytes
+    record_type: RecordType,
+    flags: RecordFlags,
+    session_id: int,
+    number: int,
+    sequence: int,
+    payload: bytes,
+    length: int | None = None,
 ) -> Record:
-    """A record that has not been written yet."""
+    """A record that has not been written yet. `length` is given where the payload stands in the file already."""
+    length = len(payload) if length is None else length
     body = _RECORD.pack(
-        _RECORD_MAGIC, VERSION, record_type, flags, session_id, len(payload), number, sequence, checksum(payload), 0
+        RECORD_MAGIC, VERSION, record_type, flags, session_id, length, number, sequence, checksum(payload), 0
     )[:-_CHECKSUM_BYTES]
     header = body + checksum(body).to_bytes(_CHECKSUM_BYTES, "little")
     return header, payload, bytes(record_bytes(len(payload)) - RECORD_HEADER_BYTES - len(payload))
+
+
+def pack_void_header(length: int) -> bytes:
+    """The header over an erased payload of `length` bytes, which nothing vouches for any more."""
+    return pack_record(RecordType.VOID, RecordFlags.NONE, 0, 0, 0, b"", length=length)[0]
 
 
 def unpack_record_header(data: bytes | memoryview, segment: int, offset: int) -> RecordHeader:
@@ -134,15 +148,21 @@ def unpack_record_header(data: bytes | memoryview, segment: int, offset: int) ->
     if len(data) < RECORD_HEADER_BYTES:
         raise RecordDamaged(f"{where}: the segment ends inside a record", segment=segment, offset=offset)
     magic, version, record_type, flags, *numbers, check = _RECORD.unpack_from(data)
-    if magic != _RECORD_MAGIC or check != checksum(data[: RECORD_HEADER_BYTES - _CHECKSUM_BYTES]):
+    if magic != RECORD_MAGIC or check != checksum(data[: RECORD_HEADER_BYTES - _CHECKSUM_BYTES]):
         raise RecordDamaged(f"{where}: damaged record header", segment=segment, offset=offset)
     if version > VERSION or flags & ~_KNOWN_FLAGS:
         raise FormatUnsupported(f"{where}: record format {version}, flags {flags}: update livingkv to read it")
     return RecordHeader(record_type, flags, *numbers)
 
 
-def verified_payload(data: bytes | memoryview, header: RecordHeader, segment: int, offset: int) -> bytes:
-    """The payload of the record at the start of `data`. Raises RecordDamaged if it is short or fails its checksum."""
+Bytes = TypeVar("Bytes", bytes, memoryview)
+
+
+def verified_payload(data: Bytes, header: RecordHeader, segment: int, offset: int) -> Bytes:
+    """The payload of the record at the start of `data`: a part of it, not a copy, where `data` is a view.
+
+    Raises RecordDamaged if it is short or fails its checksum.
+    """
     payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
     if len(payload) < header.length:
         raise RecordDamaged(
@@ -152,4 +172,4 @@ def verified_payload(data: bytes | memoryview, header: RecordHeader, segment: in
         raise RecordDamaged(
             f"segment {segment} offset {offset}: the payload fails its checksum", segment=segment, offset=offset
         )
-    return bytes(payload)
+    return payload

@@ -26,6 +26,7 @@ class Append:
     """One durable step of one session.
 
     first_token: must equal the session's `n_tokens`.
+    pages, tail: a text-only session may go without.
     sentences: tile `text`; absolute spans, the text beginning at the session's `n_bytes`.
     pages: all pages that became full with these tokens; the first has index `n_sealed_tokens // page_tokens`.
     tail: KV of the tokens past the last full page, opaque. Replaces the session's tail.
@@ -50,7 +51,12 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """One session as the last commit left it. Times are Unix seconds; `sources` are distinct names, oldest first."""
+    """One session as the last commit left it. Times are Unix seconds; `sources` are distinct names, oldest first.
+
+    text_only: appends may come without KV. needs_tail: the KV of the tokens past `n_sealed_tokens` is not stored;
+    it can be recomputed from their ids and given to `Store.replace_pages`. pinned: a quota leaves its pages alone.
+    `n_sentences` leaves out those that were forgotten.
+    """
 
     session_id: int
     name: str
@@ -62,6 +68,9 @@ class SessionRow:
     created_s: float
     updated_s: float
     sources: tuple[str, ...]
+    text_only: bool = False
+    needs_tail: bool = False
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,87 @@ class Sentence:
     def text(self) -> str:
         """`raw` as text; bytes that are not UTF-8 (a reply cut inside a character) show as U+FFFD."""
         return self.raw.decode("utf-8", errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReceipt:
+    """What was forgotten, given only when its bytes are gone from the store's files. The index is the caller's.
+
+    sentence_ids: to be removed from the index. n_pages: pages whose KV held forgotten tokens and was erased.
+    n_later_pages: pages behind them whose KV was computed while attending them; erased if the forgetting was deep.
+    n_bytes: bytes of text. bytes_erased: stored bytes that were overwritten. bytes_freed: disk space that is free now.
+    bytes_awaiting: disk space, overwritten already, that `defrag` frees.
+    """
+
+    sentence_ids: tuple[int, ...]
+    n_tokens: int
+    n_pages: int
+    n_later_pages: int
+    n_bytes: int
+    bytes_erased: int
+    bytes_freed: int
+    bytes_awaiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class DefragReport:
+    """What a defragmentation moved: segments that are gone, records that were copied, bytes of all segments."""
+
+    n_segments: int
+    n_records: int
+    bytes_before: int
+    bytes_after: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceWeight:
+    """How warm a sentence is now, when it was last recalled (Unix seconds), and how often."""
+
+    sentence_id: int
+    weight: float
+    recalled_s: float
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSentence:
+    """A pruned sentence. `text` has bytes that are not UTF-8 as surrogates (`surrogateescape`)."""
+
+    sentence_id: int
+    session_id: int
+    session: str
+    source: str
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PortableChunk:
+    """One append of an exported session, for ingesting its text again. Forgotten sentences read as spaces."""
+
+    text: bytes
+    source: str
+    source_digest: str
+    role: Role
+    end_of_source: bool
+    ends_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What a catalog that was rebuilt from the segments holds.
+
+    sessions_without_tail: the KV of their newest tokens was in the lost catalog only; recompute it from their ids.
+    problems: one line for each thing that the segments did not have. Weights are gone; the index is to be rebuilt.
+    """
+
+    path: str
+    n_sessions: int
+    n_tokens: int
+    n_pages: int
+    sessions_without_tail: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from livingkv.store.records import (
     pack_segment_header,
     unpack_segment_header,
 )
+
+_BATCH_BYTES = 1 << 23
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -81,16 +83,21 @@ class SegmentWriter:
             stack.pop_all()
         self._active[kind] = _Active(number, descriptor, item.committed, item.n_records)
 
-    def write(self, kind: SegmentKind, records: Sequence[Record]) -> list[Location]:
+    def write(self, kind: SegmentKind, records: Iterable[Record]) -> list[Location]:
         """Write records one after another; they are not durable before `sync`. Raises StoreError."""
         locations: list[Location] = []
         batch: list[Record] = []
+        n_waiting = 0
         for record in records:
             active = self._with_room(kind, sum(map(len, record)), batch)
             locations.append(Location(active.number, active.end, len(record[1])))
             active.end += sum(map(len, record))
             active.n_records += 1
             batch.append(record)
+            n_waiting += sum(map(len, record))
+            if n_waiting > _BATCH_BYTES:
+                self._flush(kind, batch)
+                n_waiting = 0
         self._flush(kind, batch)
         return locations
 
@@ -123,6 +130,13 @@ class SegmentWriter:
         active = self._active.pop(kind, None)
         if active is not None and active.number not in self._touched:
             self._disk.close(active.descriptor)
+
+    def retire(self, number: int) -> None:
+        """Write to this segment no more: its records are about to move. Nothing is under way."""
+        self._closed_numbers.add(number)
+        for kind, active in list(self._active.items()):
+            if active.number == number:
+                self._retire(kind)
 
     def _flush(self, kind: SegmentKind, batch: list[Record]) -> None:
         if not batch:

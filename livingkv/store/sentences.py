@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from livingkv.errors import InputError
+from livingkv.errors import InputError, SentenceForgotten
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk, role_of
 from livingkv.store.items import ChunkItem
@@ -36,6 +36,7 @@ class _Found:
         start = spans[0].byte_lo
         text = chunk.text(start - self.item.first_byte, spans[-1].byte_hi - self.item.first_byte)
         role = role_of(self.item.role)
+        forgotten = chunk.forgotten
         first_id = self.item.first_sentence + lo
         return [
             Sentence(
@@ -48,6 +49,7 @@ class _Found:
                 text[span.byte_lo - start : span.byte_hi - start],
             )
             for number, span in enumerate(spans)
+            if lo + number not in forgotten
         ]
 
 
@@ -66,11 +68,21 @@ class Sentences:
         with self._catalog.read() as snapshot:
             found = _find(snapshot, sentence_id)
         number = sentence_id - found.item.first_sentence
-        return self._read(found, number, number + 1)[0]
+        for sentence in self._read(found, number, number + 1):
+            return sentence
+        raise SentenceForgotten("sentence id", sentence_id, "it was forgotten, ids of stored sentences are allowed")
 
     def after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
         """See Store.sentences_after."""
-        first = 0 if sentence_id is None else sentence_id + 1
+        first: int | None = 0 if sentence_id is None else sentence_id + 1
+        result: list[Sentence] = []
+        while first is not None and len(result) < limit:  # again where some were forgotten
+            more, first = self._from(first, limit - len(result))
+            result += more
+        return result
+
+    def _from(self, first: int, limit: int) -> tuple[list[Sentence], int | None]:
+        """Sentences of as many chunks as may hold `limit`, and the id to go on with, None at the end."""
         found: list[_Found] = []
         n_found = 0
         with self._catalog.read() as snapshot:
@@ -82,8 +94,9 @@ class Sentences:
         result: list[Sentence] = []
         for chunk in found:
             lo = max(0, first - chunk.item.first_sentence)
-            result += self._read(chunk, lo, lo + limit - len(result))
-        return result
+            result += self._read(chunk, lo, chunk.item.n_sentences)[: limit - len(result)]
+        end = found[-1].item.first_sentence + found[-1].item.n_sentences if found else None
+        return result, end
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """See Store.neighbours."""
@@ -112,6 +125,11 @@ def _find(snapshot: Snapshot, sentence_id: int) -> _Found:
         if sentence_id < found.item.first_sentence + found.item.n_sentences:
             return found
     raise InputError("sentence id", sentence_id, "ids of stored sentences are allowed")
+
+
+def require_sentence(snapshot: Snapshot, sentence_id: int) -> None:
+    """Raise InputError for an id that the store never gave out, or whose session is gone."""
+    _find(snapshot, sentence_id)
 
 
 def _chunks_from(snapshot: Snapshot, first: int) -> Iterator[_Found]:

@@ -16,14 +16,19 @@ import lmdb
 from livingkv.errors import RecordDamaged
 from livingkv.store import items
 from livingkv.store.environment import Environment
-from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem, SourceItem, State
+from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.records import Location
 
 META, SEGMENTS, SESSIONS, NAMES = b"meta", b"segments", b"sessions", b"names"
 SOURCES, SOURCE_KEYS, SOURCE_CHUNKS = b"sources", b"source_keys", b"source_chunks"
 CHUNKS, SENTENCES, PAGES, TAILS = b"chunks", b"sentences", b"pages", b"tails"
-DATABASES = (META, SEGMENTS, SESSIONS, NAMES, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, SENTENCES, PAGES, TAILS)
+EVENTS, ERASING, WEIGHTS = b"events", b"erasing", b"weights"
+DATABASES = (
+    *(META, SEGMENTS, SESSIONS, NAMES, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, SENTENCES, PAGES, TAILS),
+    *(EVENTS, ERASING, WEIGHTS),
+)
 
-IDENTITY, STATE = b"identity", b"state"
+IDENTITY, STATE, SCRUB = b"identity", b"state", b"scrub"
 LAST = 0xFFFFFFFF
 """The highest 4-byte number: the end of a scan."""
 
@@ -55,11 +60,15 @@ class Snapshot:
             raise RecordDamaged(f"the catalog {self._environment.folder} cannot be read ({error})") from error
 
     def _get(self, database: bytes, key: bytes) -> bytes | None:
+        if database not in self._handles:  # an earlier livingkv made the catalog, and no writer has opened it since
+            return None
         value = self._transaction.get(key, db=self._handles[database])
         return None if value is None else items.unseal(key, value, database.decode())
 
     def _scan(self, database: bytes, first: bytes, last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and bodies from `first` on, to `last` included."""
+        if database not in self._handles:
+            return
         with self._transaction.cursor(db=self._handles[database]) as cursor:
             if cursor.set_range(first):
                 for key, value in cursor:
@@ -78,6 +87,10 @@ class Snapshot:
         if body is None:
             raise RecordDamaged("catalog: the state is missing")
         return items.unpack_state(body)
+
+    def needs_scrub(self) -> bool:
+        """True if deleted rows may still be in the file and must not."""
+        return self._get(META, SCRUB) is not None
 
     def segments(self) -> dict[int, SegmentItem]:
         """All segments by number."""
@@ -180,6 +193,31 @@ class Snapshot:
             session_id, page = items.numbers_of(key)
             yield session_id, page, items.unpack_page(body)
 
+    def pages_of(self, session_id: int, first: int = 0) -> Iterator[tuple[int, PageItem]]:
+        """A session's pages from number `first` on."""
+        for key, body in self._scan(PAGES, items.key_2(session_id, first), items.key_2(session_id, LAST)):
+            yield items.numbers_of(key)[1], items.unpack_page(body)
+
+    def events(self, session_id: int) -> Iterator[tuple[int, Location]]:
+        """Where a session's session records stand, by event number."""
+        for key, body in self._scan(EVENTS, items.key_2(session_id, 0), items.key_2(session_id, LAST)):
+            yield items.numbers_of(key)[1], items.unpack_place(body)
+
+    def erasures(self) -> Iterator[Erasure]:
+        """Records that commits have given up and that are not erased yet."""
+        for key, body in self._scan(ERASING, b""):
+            yield items.unpack_erasure(key, body)
+
+    def weight(self, sentence_id: int) -> Weight | None:
+        """A sentence's weight, or None if it was never recalled."""
+        body = self._get(WEIGHTS, items.key_long(sentence_id))
+        return None if body is None else items.unpack_weight(body)
+
+    def weights(self, first: int = 0) -> Iterator[tuple[int, Weight]]:
+        """All weights from sentence `first` on."""
+        for key, body in self._scan(WEIGHTS, items.key_long(first)):
+            yield items.long_of(key), items.unpack_weight(body)
+
     def tail(self, session_id: int) -> bytes:
         """A session's tail; its checksum is in the session."""
         bodies = self._scan(TAILS, items.key_2(session_id, 0), items.key_2(session_id, LAST))
@@ -192,7 +230,7 @@ class Snapshot:
 
     def damaged_entries(self) -> Iterator[str]:
         """One line for each row of any database that fails its check."""
-        for database in DATABASES:
+        for database in self._handles:
             with self._transaction.cursor(db=self._handles[database]) as cursor:
                 for key, value in cursor:
                     try:

@@ -6,10 +6,13 @@ from pathlib import Path
 
 from livingkv.store.catalog import Catalog
 from livingkv.store.disk import errors_named
+from livingkv.store.items import PageState
 from livingkv.store.making import CATALOG, INDEX, SEGMENTS
-from livingkv.store.records import SEGMENT_HEADER_BYTES, record_bytes
+from livingkv.store.records import SEGMENT_HEADER_BYTES, Location, record_bytes
 from livingkv.store.rows import StoreStats
 from livingkv.store.snapshot import Snapshot
+
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 
 def measure_store(root: Path, catalog: Catalog) -> StoreStats:
@@ -22,7 +25,7 @@ def measure_store(root: Path, catalog: Catalog) -> StoreStats:
     with errors_named(root):
         segment_bytes, catalog_bytes, index_bytes = (folder_bytes(root / name) for name in (SEGMENTS, CATALOG, INDEX))
         total = folder_bytes(root)
-    parts["dead"] = max(0, segment_bytes - sum(parts.values()))
+    parts["dead"] = max(0, segment_bytes - sum(parts.values()))  # a file system that compresses may show less
     parts["tails"] = tails
     parts["catalog"] = catalog_bytes - tails
     parts["index"] = index_bytes
@@ -31,10 +34,10 @@ def measure_store(root: Path, catalog: Catalog) -> StoreStats:
         n_sessions=len(sessions),
         n_tokens=sum(item.n_tokens for _, item in sessions),
         n_bytes=sum(item.n_bytes for _, item in sessions),
-        n_sentences=sum(item.n_sentences for _, item in sessions),
+        n_sentences=sum(item.n_sentences - item.n_forgotten for _, item in sessions),
         n_pages=n_pages,
         n_chunks=n_chunks,
-        size_bytes=total,
+        size_bytes=sum(parts.values()),
         bytes_by_part=parts,
     )
 
@@ -44,28 +47,40 @@ def _record_parts(snapshot: Snapshot) -> tuple[dict[str, int], int, int]:
     parts = dict.fromkeys(("pages", "text", "token_ids", "sentences", "record_overhead"), 0)
     parts["record_overhead"] = SEGMENT_HEADER_BYTES * len(snapshot.segments())
     n_chunks = n_pages = 0
+    seen: set[Location] = set()  # forks share records
     for _, _, page in snapshot.pages():
+        n_pages += 1
+        if page.location in seen or page.state is not PageState.PRESENT:
+            continue
+        seen.add(page.location)
         parts["pages"] += page.location.length
         parts["record_overhead"] += record_bytes(page.location.length) - page.location.length
-        n_pages += 1
     for session_id, _ in snapshot.sessions():
         for _, chunk in snapshot.chunks(session_id):
+            n_chunks += 1
+            if chunk.location in seen:
+                continue
+            seen.add(chunk.location)
             parts["text"] += chunk.text_bytes
             parts["token_ids"] += chunk.token_id_bytes
             parts["sentences"] += chunk.span_bytes
             content = chunk.text_bytes + chunk.token_id_bytes + chunk.span_bytes
             parts["record_overhead"] += record_bytes(chunk.location.length) - content
-            n_chunks += 1
     return parts, n_chunks, n_pages
 
 
 def folder_bytes(folder: Path) -> int:
-    """Sizes of all files below a folder, added up; a file that vanishes meanwhile counts nothing."""
+    """Sizes of all files below a folder, added up, without the holes where records of segments were given up.
+
+    A file that vanishes meanwhile counts nothing.
+    """
     total = 0
     for path in folder.rglob("*"):
         try:
             if path.is_file() and not path.is_symlink():
-                total += path.stat().st_size
+                status = path.stat()
+                has_holes = path.suffix == ".seg" and status.st_blocks * _BLOCK_BYTES < status.st_size
+                total += status.st_blocks * _BLOCK_BYTES if has_holes else status.st_size
         except FileNotFoundError:
             continue
     return total

@@ -16,19 +16,22 @@ from typing import Literal, Self
 
 from livingkv.errors import InputError, StoreError
 from livingkv.results import CheckReport
-from livingkv.store.appending import Plan, plan_appends, plan_session
+from livingkv.store.appending import plan_appends, plan_session
 from livingkv.store.check import check_store
 from livingkv.store.committing import Committing
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.making import SEGMENTS, make, open_catalog, prepare_folder, require_store
 from livingkv.store.manifest import read_manifest
+from livingkv.store.plan import Plan
+from livingkv.store.pruning import StorePruning
 from livingkv.store.reading import Reading
-from livingkv.store.rows import Append, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
-from livingkv.store.segment_reader import SegmentReader
+from livingkv.store.rebuilding import rebuild_catalog
+from livingkv.store.rows import Append, RebuildReport, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
-from livingkv.store.stats import measure_store
+from livingkv.store.stats import folder_bytes, measure_store
 from livingkv.store.writer_lock import WriterLock
 
 SEGMENT_BYTES = 1 << 28
@@ -36,7 +39,7 @@ CATALOG_BYTES = 1 << 36
 """Address space for the catalog's map, not disk space; it grows when it is full."""
 
 
-class Store:
+class Store(StorePruning):
     """An open store; a context manager. Made by `Store.open`.
 
     Threads may share it: reads run side by side and beside one append. A forked child may not use it: it opens its own.
@@ -44,7 +47,13 @@ class Store:
     """
 
     def __init__(
-        self, root: Path, mode: Literal["read", "write"], disk: Disk, segment_bytes: int, map_bytes: int
+        self,
+        root: Path,
+        mode: Literal["read", "write"],
+        disk: Disk,
+        segment_bytes: int,
+        map_bytes: int,
+        budget_bytes: int | None = None,
     ) -> None:
         """Use `Store.open`."""
         self.path = root
@@ -67,6 +76,8 @@ class Store:
             self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens)
             self._sentences = Sentences(self._catalog, self._reading)
             self._disk = disk
+            self._budget_bytes = budget_bytes
+            self._used_bytes = 0 if budget_bytes is None else folder_bytes(root)
             self._closing = stack.pop_all()
 
     @classmethod
@@ -81,12 +92,15 @@ class Store:
         catalog_bytes: int = CATALOG_BYTES,
         disk: Disk | None = None,
         labels: Mapping[str, str] | None = None,
+        disk_budget_bytes: int | None = None,
     ) -> Store:
         """Open the store at `path`; a writer recovers it first, a reader ignores what no commit covers.
 
         fingerprint: what the store must have been written with; None accepts what is there.
         create: make the store if it is not there (mode "write", needs a fingerprint).
         labels: notes for a store that is made now, such as the model's name; later `Store.labels`, never compared.
+        disk_budget_bytes: bytes that the store's folder may take. An append that would exceed it first drops the KV
+        of the coldest pages of sessions that are not pinned; StoreFull when only text and pinned sessions are left.
         segment_bytes: size at which a segment is followed by the next. catalog_bytes: first size of the catalog's map.
 
         Raises StoreNotFound, FingerprintMismatch, FormatUnsupported, StoreLocked, StoreUnwritable, StoreFull,
@@ -108,16 +122,32 @@ class Store:
                 lock.release()
         elif manifest is not None and fingerprint is not None:
             manifest.fingerprint.require(fingerprint, root)
-        return cls(root, mode, disk, segment_bytes, catalog_bytes)
+        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes)
 
-    def create_session(self, name: str) -> SessionRow:
+    @classmethod
+    def rebuild_catalog(
+        cls, path: str | Path, *, catalog_bytes: int = CATALOG_BYTES, disk: Disk | None = None
+    ) -> RebuildReport:
+        """Make a lost or unreadable catalog anew from the segments; durable on return. No other file is changed.
+
+        Whole commits come back: sessions, token ids, text, sentences, sources, pages. Tails and weights were in the
+        catalog only. The index is to be rebuilt, since ids of forgotten sentences may be given out again.
+
+        Raises StoreError if the catalog is whole, StoreNotFound without a manifest, StoreLocked, StoreFull or
+        StoreUnwritable.
+        """
+        return rebuild_catalog(Path(path), disk or Disk(), catalog_bytes)
+
+    def create_session(self, name: str, *, kv: bool = True) -> SessionRow:
         """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text.
+
+        kv: False makes it text-only: appends may come without pages and tail, which can be rebuilt later.
 
         Raises SessionExists, InputError, StoreFull, StoreUnwritable or StoreError.
         """
         with self._append_lock:
             with self._catalog.read() as snapshot:
-                plan = plan_session(snapshot, name, _now_ms())
+                plan = plan_session(snapshot, name, _now_ms(), text_only=not kv)
             self._commit(plan)
         return self.session(name)
 
@@ -134,15 +164,23 @@ class Store:
         if not appends:
             return
         with self._append_lock:
-            with self._catalog.read() as snapshot:
-                plan = plan_appends(snapshot, appends, self.fingerprint.page_tokens, _now_ms())
+            plan = self._planned(appends)
+            if self._make_room(plan):
+                plan = self._planned(appends)  # what was dropped took sequences
             self._commit(plan)
 
+    def _planned(self, appends: Sequence[Append]) -> Plan:
+        with self._catalog.read() as snapshot:
+            return plan_appends(snapshot, appends, self.fingerprint.page_tokens, _now_ms())
+
     def _commit(self, plan: Plan) -> None:
+        pages = [page.record for page in plan.pages]
+        self._writing().commit(plan.state, pages, [entry.record for entry in plan.log], plan.put)
+
+    def _writing(self) -> Committing:
         if self._committing is None:
             raise StoreError(f"{self.path} is open for reading only: open it for writing")
-        pages = [page.record for page in plan.pages]
-        self._committing.commit(plan.state, pages, [entry.record for entry in plan.log], plan.put)
+        return self._committing
 
     def session(self, name_or_id: str | int) -> SessionRow:
         """A session by its name or id. Raises SessionNotFound."""
@@ -163,10 +201,28 @@ class Store:
     def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
         """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.
 
-        Raises PageDamaged (the first damaged page, naming session, page, segment and offset), InputError for a page
+        Raises PageDamaged (the first damaged page, naming session, page, segment and offset), PageDropped for one whose
+        KV is not kept (rebuild it from the text), InputError for a page
         that the session does not have, SessionNotFound or FormatUnsupported.
         """
-        return self._reading.read_pages(session_id, pages)
+        return self._catalog.settled(lambda: self._reading.read_pages(session_id, pages))
+
+    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
+        """Where pages stand now and what their records must say, in the order asked for. Raises as `read_pages`.
+
+        For readers with memory of their own (livingkv.tiers), who read and verify with `segments`.
+        """
+        return self._reading.locate_pages(session_id, pages)
+
+    @property
+    def segments(self) -> SegmentReader:
+        """The store's open segments, closed with the store."""
+        return self._segments
+
+    @property
+    def disk(self) -> Disk:
+        """The file layer that the store was opened with."""
+        return self._disk
 
     def read_tail(self, session_id: int) -> tuple[int, bytes]:
         """The first token of a session's tail, and its bytes, verified. Raises PageDamaged or SessionNotFound."""
@@ -174,29 +230,29 @@ class Store:
 
     def token_ids(self, session_id: int, token_lo: int, token_hi: int) -> TokenIds:
         """Token ids [token_lo, token_hi) of a session, int32. Raises InputError, RecordDamaged or SessionNotFound."""
-        return self._reading.token_ids(session_id, token_lo, token_hi)
+        return self._catalog.settled(lambda: self._reading.token_ids(session_id, token_lo, token_hi))
 
     def text(self, session_id: int, byte_lo: int = 0, byte_hi: int | None = None) -> bytes:
         """Text bytes [byte_lo, byte_hi) of a session, to its end by default, exactly as they were appended.
 
         Raises InputError, RecordDamaged or SessionNotFound.
         """
-        return self._reading.text(session_id, byte_lo, byte_hi)
+        return self._catalog.settled(lambda: self._reading.text(session_id, byte_lo, byte_hi))
 
     def sentence(self, sentence_id: int) -> Sentence:
         """One sentence. Raises InputError for an id that the store does not have, or RecordDamaged."""
-        return self._sentences.sentence(sentence_id)
+        return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
     def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
         """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged."""
-        return self._sentences.after(sentence_id, limit)
+        return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
 
         In order, the sentence itself included. Raises as `sentence`.
         """
-        return self._sentences.neighbours(sentence_id, before, after)
+        return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
 
     def stats(self) -> StoreStats:
         """Counts, and bytes by part from the real sizes of the files."""

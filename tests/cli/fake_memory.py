@@ -54,6 +54,7 @@ class Memory:
         *,
         session: str = "default",
         text: bytes | None = None,
+        kv: bool = True,
         progress: Callable[[int, int], None] | None = None,
     ) -> Ingested:
         """Appends the text; the text "CRASH" makes an unexpected error, an empty one a SourceError."""

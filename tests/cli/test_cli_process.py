@@ -79,9 +79,9 @@ def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
 
 
 def test_interrupt_leaves_a_clean_line_and_closes_the_store(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+    (tmp_path / "store").mkdir()  # a job in the background, such as this test may be, has SIGINT ignored
     process = subprocess.Popen(
-        [*FAKE, "ask", str(tmp_path / "store"), "wait"],
+        ["env", "--default-signal=INT", *FAKE, "ask", str(tmp_path / "store"), "wait"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=ENVIRONMENT,
     )  # fmt: skip
     assert process.stderr is not None

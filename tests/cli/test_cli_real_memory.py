@@ -3,59 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
-import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 from livingkv import Memory
-from livingkv.cli import app
-from livingkv.cli_process import run
+from tests.cli.conftest import Run
 from tests.cli.fake_memory import Memory as FakeMemory
 from tests.tiny import tiny_network, tiny_tokenizer
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(name="livingkv")
-def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs a command line: arguments in, exit code, standard output and standard error out."""
-    monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
-
-    def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        code = run(typer.main.get_group(app), argv)
-        output, errors = capsys.readouterr()
-        return code, output, errors
-
-    return call
-
-
-@pytest.fixture(scope="module", name="note")
-def note_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short note."""
-    note = tmp_path_factory.mktemp("notes") / "note.txt"
-    note.write_text("The shed is blue. The code of the shed is 4471. Nobody paints it. The river is near.")
-    return note
-
-
-@pytest.fixture(scope="module", name="filled")
-def filled_once(tmp_path_factory: pytest.TempPathFactory, note: Path, tiny_folder: Path) -> Path:
-    """A store that holds the note, to be copied."""
-    store = tmp_path_factory.mktemp("filled") / "store"
-    assert run(typer.main.get_group(app), ["ingest", str(store), str(note), "--model", str(tiny_folder)]) == 0
-    return store
-
-
-@pytest.fixture(name="store")
-def store_with_note(tmp_path: Path, filled: Path) -> str:
-    """A store of the test's own that holds the note."""
-    return str(shutil.copytree(filled, tmp_path / "store"))
 
 
 @pytest.mark.parametrize("name", ["open", "ingest", "ask", "chat"])

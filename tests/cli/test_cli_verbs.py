@@ -186,7 +186,7 @@ def test_stats_prints_lines_or_json(small_store: str, livingkv: Run) -> None:
     assert "of 16-bit KV" in output
     code, output, _ = livingkv("stats", small_store, "--json")
     document = json.loads(output)
-    assert list(document) == [field.name for field in fields(Stats)]
+    assert list(document) == [*(field.name for field in fields(Stats)), "hottest"]
     assert (code, document["n_tokens"], document["path"]) == (0, 70, small_store)
     assert sum(document["bytes_by_part"].values()) == document["size_bytes"]
 
@@ -230,6 +230,24 @@ def test_verbs_that_only_look_make_no_store(verb: str, tmp_path: Path, livingkv:
         (["explode"], "explode"),
         (["ingest", "s"], "FILE"),
         (["model", "explode"], "explode"),
+        (["ingest", "s", "-", "--disk-budget", "much"], "'much' is no size"),
+        (["ask", "s", "q", "--ram-budget", "-1"], "'-1' is no size"),
+        (["stats", "s", "--hottest", "-1"], "hottest"),
+        (["forget", "s"], "one thing to forget"),
+        (["forget", "s", "--session", "a", "--everything"], "one thing to forget"),
+        (["forget", "s", "--source", "a", "--everything"], "--session"),
+        (["forget", "s", "--session", "a", "--deep"], "--deep"),
+        (["forget", "s", "--sentence", "first"], "sentence"),
+        (["prune", "s"], "--keep"),
+        (["prune", "s", "--keep", "1", "--below", "1"], "--below"),
+        (["prune", "s", "--keep", "-1"], "keep"),
+        (["migrate", "s"], "--model"),
+        (["migrate", "s", "--codec", "best"], "best"),
+        (["fork", "s", "a"], "NEW"),
+        (["rename", "s", "a"], "NEW"),
+        (["export", "s", "a"], "FILE"),
+        (["import", "s"], "FILE"),
+        (["pin", "s"], "SESSION"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_1(argv: list[str], named: str, livingkv: Run) -> None:
@@ -247,7 +265,11 @@ def test_debug_prints_the_traceback_before_the_line(tmp_path: Path, livingkv: Ru
     assert errors.splitlines()[-1].startswith("livingkv: no store at")
 
 
-@pytest.mark.parametrize("verb", ["ingest", "ask", "chat", "sessions", "stats", "check", "model fetch", "model info"])
+VERBS = ["ingest", "ask", "chat", "sessions", "stats", "check", "repair", "fork", "rename", "pin"]
+VERBS += ["forget", "prune", "export", "import", "defrag", "migrate", "model fetch", "model info"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_examples(verb: str, livingkv: Run) -> None:
     code, output, errors = livingkv(*verb.split(), "--help")
     assert (code, errors) == (0, "")

@@ -1,4 +1,4 @@
-"""A slow, literal implementation of the dual-chunk rules (facts: vLLM's DUAL_CHUNK_FLASH_ATTN), one query and key at
+"""A slow, literal implementation of the dual-chunk rules as vLLM states them, one query and key at
 a time."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def tokens(n: int, seed: int = 0) -> Tensor:
 
 
 class WideRotary(nn.Module):
-    """The model's own rotary module with angles in fp64: what DESIGN calls for on both sides of the comparison."""
+    """The model's own rotary module with angles in fp64, as livingkv computes them."""
 
     def __init__(self, rotary: Any) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def test_logits_equal_plain_hugging_face(family: str, blocks: list[int]) -> None
     assert (got - want).abs().max() <= 1e-4
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_hugging_face_with_its_own_fp32_angles(family: str) -> None:
     ids = tokens(200)
     with torch.inference_mode():
@@ -105,7 +105,7 @@ def literal_logits(family: str, rules: DualChunk) -> Tensor:
     return Runner(model).logits(tokens(110), LiteralState(model, rules), "all")[0]
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("blocks", [[110], [50, 1, 59], [1] * 110], ids=["one", "odd", "steps"])
 def test_dual_chunk_beyond_three_chunks_equals_the_literal_rules(family: str, blocks: list[int]) -> None:
     rules = DualChunk(48, 16, 4096)  # period 32: chunks 0 to 3

@@ -48,7 +48,7 @@ def below(module: str) -> set[str]:
 
 
 def test_layers_name_only_what_exists() -> None:
-    assert len(layers()) == 6
+    assert len(layers()) == 7
     named = [name for _, names in layers() for name in names]
     assert [name for name in named if not (ROOT / "livingkv" / name).exists()] == []
 

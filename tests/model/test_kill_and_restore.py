@@ -44,6 +44,7 @@ def test_the_default_model_goes_on_bit_for_bit_after_kill(tmp_path: Path) -> Non
     assert run_and_kill(tmp_path / "store", "", "restore") == never_stopped
 
 
+@pytest.mark.slow
 def test_a_tiny_model_goes_on_bit_for_bit_after_kill(tmp_path: Path, tiny_folder: Path) -> None:
     never_stopped = run_and_kill(tmp_path / "store", str(tiny_folder), "ingest")
     assert never_stopped["n_tokens"] > 600

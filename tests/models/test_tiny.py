@@ -22,7 +22,7 @@ def test_a_tiny_model_runs_and_is_the_same_every_time(family: str) -> None:
 
 def test_key_biases_are_large_where_the_family_has_them() -> None:
     biases = tiny_model("qwen2").key_bias
-    assert all(bias is not None and bias.abs().max() > 20 for bias in biases)
+    assert all(bias is not None and bias.abs().max() > 5 for bias in biases)
     assert tiny_model("llama").key_bias == (None, None, None)
     assert tiny_model("qwen3").key_bias == (None, None, None)
 

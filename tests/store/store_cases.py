@@ -38,6 +38,31 @@ class SessionModel:
     pages: list[bytes] = field(default_factory=list)
     tail: bytes = b""
     n_turns: int = 0
+    missing: frozenset[int] = frozenset()
+    has_tail: bool = True
+
+    def without_pages(self, pages: frozenset[int]) -> SessionModel:
+        """The session after pages were dropped."""
+        return replace(self, missing=self.missing | pages)
+
+    def repaired(self) -> SessionModel:
+        """The session after all missing pages, and the tail, were brought back."""
+        return replace(self, missing=frozenset(), has_tail=True)
+
+    def without_sentence(self, number: int) -> SessionModel:
+        """The session after its sentence `number` was forgotten."""
+        span, _, _ = self.sentences[number]
+        tokens = range(span.token_lo, span.token_hi)
+        n_sealed = len(self.pages) * PAGE_TOKENS
+        blank = b" " * (span.byte_hi - span.byte_lo)
+        return replace(
+            self,
+            ids=[0 if token in tokens else each for token, each in enumerate(self.ids)],
+            text=self.text[: span.byte_lo] + blank + self.text[span.byte_hi :],
+            sentences=self.sentences[:number] + self.sentences[number + 1 :],
+            missing=self.missing | {token // PAGE_TOKENS for token in tokens if token < n_sealed},
+            has_tail=self.has_tail and not (self.tail and span.token_hi > n_sealed and tokens),
+        )
 
     def applied(self, append: Append) -> SessionModel:
         """The session after an append."""
@@ -49,6 +74,7 @@ class SessionModel:
             sentences=self.sentences + sentences,
             pages=self.pages + list(append.pages),
             tail=append.tail,
+            has_tail=True,
             n_turns=self.n_turns + append.ends_turn,
         )
 
@@ -132,8 +158,12 @@ def assert_session(store: Store, model: SessionModel) -> None:
     )
     assert store.token_ids(model.session_id, 0, len(model.ids)).tolist() == model.ids
     assert store.text(model.session_id) == model.text
-    assert store.read_pages(model.session_id, range(len(model.pages))) == model.pages
-    assert store.read_tail(model.session_id) == (len(model.pages) * PAGE_TOKENS, model.tail)
+    present = [page for page in range(len(model.pages)) if page not in model.missing]
+    assert store.read_pages(model.session_id, present) == [model.pages[page] for page in present]
+    assert store.missing_pages(model.session_id) == sorted(model.missing)
+    assert row.needs_tail != model.has_tail
+    if model.has_tail:
+        assert store.read_tail(model.session_id) == (len(model.pages) * PAGE_TOKENS, model.tail)
     own = [sentence for sentence in store.sentences_after(None, 1 << 30) if sentence.session_id == model.session_id]
     found = [
         (SentenceRecord(each.byte_lo, each.byte_hi, each.token_lo, each.token_hi), each.source, each.raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from livingkv.errors import InputError, SessionExists, StoreError
-from livingkv.store import Append
+from livingkv.store import Append, Store
+from tests.store.crash_driver import applied, make_change, perform
 from tests.store.faulty_disk import FailingDisk
 from tests.store.store_cases import (
     SessionModel,
@@ -42,6 +44,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
         self.store = new_store(self.root, disk=self.disk, segment_bytes=SEGMENT_BYTES)
         self.reader = read_store(self.root)
         self.models = {"first": SessionModel(self.store.create_session("first").session_id, "first")}
+        self.n_made = 1
 
     @rule(name=st.sampled_from(["a", "b", "c", "日本"]))
     def create_session(self, name: str) -> None:
@@ -50,6 +53,34 @@ class StoreAgainstDict(RuleBasedStateMachine):
                 self.store.create_session(name)
         else:
             self.models[name] = SessionModel(self.store.create_session(name).session_id, name)
+            self.n_made += 1
+
+    @rule(seed=seeds)
+    def change(self, seed: int) -> None:
+        rng = random.Random(seed)
+        name = rng.choice(sorted(self.models))
+        what = make_change(rng, self.models, name, f"made {self.n_made + 1} {seed}", self.n_made + 1)
+        perform(self.store, what, self.models)
+        self.models = applied(self.models, what)
+        self.n_made += what.kind == "fork"
+
+    @rule()
+    def lose_the_catalog(self) -> None:
+        self.store.close()
+        self.reader.close()
+        write_store(self.root).close()  # cuts what a failed append may have left
+        shutil.rmtree(self.root / "catalog")
+        assert Store.rebuild_catalog(self.root, catalog_bytes=1 << 24).problems == ()
+        self.store = write_store(self.root, disk=self.disk, segment_bytes=SEGMENT_BYTES)
+        self.reader = read_store(self.root)
+        for model in self.models.values():
+            if model.has_tail and self.store.session(model.session_id).needs_tail:
+                self.store.replace_pages(model.session_id, {}, tail=model.tail)
+        self.models = {name: replace(each, has_tail=self._has_tail(each)) for name, each in self.models.items()}
+        self.n_made = max(row.session_id for row in self.store.sessions())
+
+    def _has_tail(self, model: SessionModel) -> bool:
+        return not self.store.session(model.session_id).needs_tail
 
     def _appends(self, seed: int) -> tuple[list[Append], dict[str, SessionModel]]:
         rng = random.Random(seed)

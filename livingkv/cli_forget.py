@@ -1,0 +1,142 @@
+"""The verbs that lose something on purpose: forget and prune.
+
+Knows how to say what is about to go, and to ask; what goes, and how, is the memory's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from livingkv.cli_options import Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_process import ExitCode, say
+
+if TYPE_CHECKING:
+    from livingkv.store import Store
+
+forget_app = typer.Typer()
+
+
+@forget_app.command()
+def forget(
+    store: StorePath,
+    session: OneSession = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this source of the session.", show_default=False)
+    ] = None,
+    sentences: Annotated[
+        list[int] | None,
+        typer.Option("--sentence", metavar="ID", help="This sentence; may be repeated.", show_default=False),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All sessions.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Drop the KV of all that the session read later, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    model: Model = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Forget for good: text, token ids, KV and index entries are overwritten. Prints a receipt.
+
+    What is about to go is counted first. At a terminal you are asked; without
+    one, --yes is needed. Sentence ids are shown by stats. Forks keep their copy.
+
+    \b
+    Examples:
+      livingkv forget notes.lkv --session anna
+      livingkv forget notes.lkv --session default --source diary.md --deep --yes
+      livingkv forget notes.lkv --sentence 17 --sentence 18
+      livingkv forget notes.lkv --everything
+    """
+    from livingkv.cli_progress import waiting
+    from livingkv.cli_receipts import print_forgotten
+    from livingkv.store import Store
+
+    if sum((session is not None, bool(sentences), everything)) != 1:
+        raise typer.BadParameter("name one thing to forget: --session, --sentence or --everything")
+    if source is not None and session is None:
+        raise typer.BadParameter("--source needs the --session that it is in")
+    if deep and (everything or (session is not None and source is None)):
+        raise typer.BadParameter("--deep goes with --source or --sentence: a whole session is forgotten with its KV")
+    with Store.open(store, mode="read") as opened:
+        going = what_goes(opened, session, source, sentences or [])
+    if not yes and not agreed(going):
+        say("livingkv: nothing was forgotten")
+        return ExitCode.FAILED
+    ids = tuple(sentences or ())
+    with waiting("forgetting"), open_memory(store, model=model, create=False) as memory:
+        receipt = memory.forget(session=session, source=source, sentence_ids=ids, everything=everything, deep=deep)
+    print_forgotten(receipt, as_json=as_json)
+    return ExitCode.OK
+
+
+def what_goes(store: Store, session: str | None, source: str | None, sentence_ids: list[int]) -> str:
+    """What is about to be forgotten, counted, in one line. Raises SessionNotFound or InputError."""
+    if sentence_ids:
+        texts = [store.sentence(sentence_id).text for sentence_id in sorted(set(sentence_ids))]
+        return counted(len(texts), sum(len(text.encode("utf-8", "surrogateescape")) for text in texts))
+    rows = [store.session(session)] if session is not None else store.sessions()
+    if source is None:
+        named = f" in session {session}" if session is not None else f" in all {len(rows)} sessions"
+        return counted(sum(row.n_sentences for row in rows), sum(row.n_bytes for row in rows)) + named
+    parts = [part for part in store.sources(rows[0].session_id) if part.name == source]
+    named = f" of source {source} in session {session}"
+    return counted(sum(part.n_sentences for part in parts), sum(part.n_bytes for part in parts)) + named
+
+
+def counted(n_sentences: int, n_bytes: int) -> str:
+    """Sentences and bytes of text in words."""
+    from livingkv.cli_render import size
+
+    return f"{n_sentences:,} sentence{'' if n_sentences == 1 else 's'}, {size(n_bytes)} of text"
+
+
+def agreed(going: str) -> bool:
+    """Asks at a terminal whether to go on. Raises InputError where there is none."""
+    from livingkv.cli_render import visible
+    from livingkv.errors import InputError
+
+    going = visible(going)
+    if not sys.stdin.isatty():
+        raise InputError("forget", "no terminal to ask at", f"--yes is needed to forget {going}")
+    sys.stderr.write(f"Forget {going}? It cannot be undone. [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@forget_app.command()
+def prune(
+    store: StorePath,
+    session: OneSession = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Keep the N most recalled sentences.", show_default=False),
+    ] = None,
+    below: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="W", help="Prune what has less weight than W.", show_default=False),
+    ] = None,
+    model: Model = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Forget the coldest sentences; their text goes to the store's archive first.
+
+    Every recall adds 1 to a sentence's weight, and weights fade; stats shows
+    the hottest. Pinned sessions are pruned only when they are named. What
+    forget takes leaves the archive, too.
+
+    \b
+    Examples:
+      livingkv prune notes.lkv --keep 10000
+      livingkv prune notes.lkv --session log --below 0.01
+    """
+    from livingkv.cli_progress import waiting
+    from livingkv.cli_receipts import print_forgotten
+
+    if (keep is None) == (below is None):
+        raise typer.BadParameter("give one of --keep and --below")
+    with waiting("pruning"), open_memory(store, model=model, create=False) as memory:
+        receipt = memory.prune(session=session, keep=keep, below=below)
+    print_forgotten(receipt, as_json=as_json, verb="pruned")

@@ -1,0 +1,84 @@
+"""The verbs that read kept text again: repair and migrate.
+
+Knows what each of them prints; knows nothing of how KV is made anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from livingkv.cli_options import Codec, Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_process import ExitCode
+
+mend_app = typer.Typer()
+
+
+@mend_app.command()
+def repair(
+    store: StorePath, session: OneSession = None, model: Model = None, as_json: Json = False, debug: Debug = False
+) -> int:
+    """Make anew what is damaged, dropped or missing: catalog, KV and index. Whole pages are not touched.
+
+    A lost catalog is rebuilt from the segments. KV is made from the kept
+    token ids by the model. A text-only session gets KV when it is named.
+
+    Exit codes: 0 whole again, 1 an error, or something could not be rebuilt.
+
+    \b
+    Examples:
+      livingkv repair notes.lkv
+      livingkv repair notes.lkv --session letters
+    """
+    from livingkv.cli_progress import count_bar
+    from livingkv.cli_receipts import print_repaired
+    from livingkv.rebuilding import rebuild_if_lost
+
+    rebuilt = rebuild_if_lost(store)
+    with open_memory(store, model=model, create=False) as memory, count_bar("rebuilding pages") as show:
+        repaired = memory.repair(session=session, progress=show)
+    print_repaired(rebuilt, repaired, as_json=as_json)
+    return ExitCode.FAILED if rebuilt is not None and rebuilt.problems else ExitCode.OK
+
+
+@mend_app.command()
+def migrate(
+    store: StorePath,
+    model: Model = None,
+    codec: Annotated[
+        Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read a store's kept text again with another model or codec, then swap it in.
+
+    The old store is kept beside the new one until you remove it. Broken off,
+    the old store stands and the next call begins anew.
+
+    \b
+    Examples:
+      livingkv migrate notes.lkv --model qwen2.5-7b-1m
+      livingkv migrate notes.lkv --codec lossless
+    """
+    from livingkv.cli_progress import count_bar
+    from livingkv.cli_receipts import print_migrated
+
+    if model is None and codec is None:
+        raise typer.BadParameter("name what to migrate to: --model, --codec or both")
+    from livingkv.migrating import migrate as migrate_store
+    from livingkv.settings import Settings
+    from livingkv.store import Store
+
+    with Store.open(store, mode="read") as opened:
+        settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec})
+    with count_bar("sessions read") as show:
+        done = migrate_store(
+            Path(store),
+            model=model,
+            settings=settings,
+            progress=None if show is None else lambda _, done, total: show(done, total),
+        )
+    print_migrated(done, as_json=as_json)

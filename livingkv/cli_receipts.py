@@ -1,0 +1,80 @@
+"""What the verbs of a store's life print when they are done: lines, or one JSON document.
+
+Knows the typed results; knows nothing of how they come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from livingkv.cli_render import print_facts, print_json, print_problems, size
+from livingkv.results import Forgotten, Migrated, Repaired, SessionInfo, to_json
+from livingkv.store import DefragReport, RebuildReport
+
+
+def print_session(done: str, info: SessionInfo, *, as_json: bool) -> None:
+    """A session that was made or changed: the JSON is that of `sessions`."""
+    if as_json:
+        print_json(to_json(info))
+        return
+    counts = f"{info.n_tokens:,} tokens, {info.n_sentences:,} sentences, {size(info.n_bytes)} of text"
+    print_facts({done: info.name, "holds": counts})
+
+
+def print_forgotten(receipt: Forgotten, *, as_json: bool, verb: str = "forgotten") -> None:
+    """The receipt of forget and prune."""
+    if as_json:
+        print_json(to_json(receipt))
+        return
+    text = f"{receipt.n_sentences:,} sentences, {receipt.n_tokens:,} tokens, {size(receipt.n_bytes)} of text"
+    facts: dict[str, object] = {verb: text, "pages": f"the KV of {receipt.n_pages:,} is gone with them"}
+    facts |= {"overwritten": size(receipt.bytes_erased), "freed": size(receipt.bytes_freed)}
+    if receipt.bytes_awaiting:
+        facts["awaiting"] = f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives the space back"
+    print_facts(facts)
+
+
+def print_repaired(rebuilt: RebuildReport | None, repaired: Sequence[Repaired], *, as_json: bool) -> None:
+    """What was rebuilt: the catalog, then the KV of each session; what could not be found on lines of its own."""
+    if as_json:
+        print_json({"catalog": None if rebuilt is None else asdict(rebuilt), "sessions": to_json(repaired)})
+        return
+    facts: dict[str, object] = {}
+    if rebuilt is not None:
+        facts["catalog"] = f"rebuilt: {rebuilt.n_sessions:,} sessions, {rebuilt.n_tokens:,} tokens"
+    for one in repaired:
+        parts = [f"pages {spans(one.pages)}"] if one.pages else []
+        facts[f"session {one.session}"] = " and ".join([*parts, *(["tail"] if one.tail else [])]) + " rebuilt"
+    print_facts(facts or {"result": "nothing had to be rebuilt"})
+    print_problems(() if rebuilt is None else rebuilt.problems)
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Numbers in order, runs of them drawn together: 1-3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def print_defragmented(report: DefragReport, *, as_json: bool) -> None:
+    """What was moved, and what that gave back."""
+    if as_json:
+        print_json(asdict(report))
+        return
+    moved = f"{report.n_records:,} records out of {report.n_segments:,} segments"
+    print_facts({"moved": moved, "before": size(report.bytes_before), "after": size(report.bytes_after)})
+    print_problems(report.problems)
+
+
+def print_migrated(done: Migrated, *, as_json: bool) -> None:
+    """The new store, and where the old one is."""
+    if as_json:
+        print_json(to_json(done))
+        return
+    tokens = f"{done.n_sessions:,} sessions, {done.n_tokens_before:,} tokens before, {done.n_tokens_after:,} now"
+    print_facts({"store": done.path, "read again": tokens, "old store": f"{done.old_path}, until you remove it"})

@@ -1,0 +1,150 @@
+"""The life of a memory's sessions: repair, fork, rename, forget, export, import, defragment, pin, the hottest
+sentences.
+
+Knows which parts of a memory each of them touches: store, index, hot windows. Every change is durable on return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from livingkv.describing import session_info
+from livingkv.errors import InputError
+from livingkv.home import Home
+from livingkv.repairing import repair_session
+from livingkv.results import Forgotten, Hot, Repaired, SessionInfo
+from livingkv.store import DefragReport, ForgetReceipt
+
+
+class Keeping:
+    """Base of `Memory`. All verbs but `hottest` and `export` need a memory that was opened for writing."""
+
+    _home: Home
+
+    def repair(
+        self, *, session: str | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> list[Repaired]:
+        """Rebuild damaged, dropped and missing KV of one session or of all, from the kept token ids; nothing else
+        is read.
+
+        A text-only session is given KV when it is named. One entry for each session that needed it. The index is
+        checked as well, and made anew where it is damaged. `progress` gets pages done and in all, session by session.
+        """
+        store, engine = self._home.writable_store(), self._home.engine()
+        rows = [store.session(session)] if session is not None else store.sessions()
+        self._home.let_go()
+        settings, n_sinks = self._home.settings, self._home.n_sinks
+        wanted = [row for row in rows if session is not None or not row.text_only]
+        done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
+        self._home.mend_index()
+        return [one for one in done if one.pages or one.tail]
+
+    def fork(self, session: str, name: str) -> SessionInfo:
+        """A new session that begins as this one; pages are shared, neither affects the other. Raises SessionExists."""
+        store = self._home.writable_store()
+        row = store.fork(store.session(session).session_id, name)
+        self._home.index_new_sentences()
+        return session_info(row)
+
+    def rename(self, session: str, name: str) -> SessionInfo:
+        """Give a session another name. Raises SessionExists or SessionNotFound."""
+        store = self._home.writable_store()
+        return session_info(store.rename(store.session(session).session_id, name))
+
+    def pin(self, session: str, *, pinned: bool = True) -> None:
+        """Keep the disk budget from taking a session's KV, or let it again."""
+        store = self._home.writable_store()
+        store.pin(store.session(session).session_id, pinned=pinned)
+
+    def forget(
+        self,
+        *,
+        session: str | None = None,
+        source: str | None = None,
+        sentence_ids: Iterable[int] = (),
+        everything: bool = False,
+        deep: bool = False,
+    ) -> Forgotten:
+        """Forget a session, one source of a session, sentences, or everything: text, ids, KV and index entries are
+        gone from the files when the receipt is returned. Forks keep their own copy.
+
+        deep: also the KV of all later tokens of the session, which was computed while they attended what is forgotten.
+        Raises InputError when nothing or more than one thing is named, SessionNotFound or StoreError.
+        """
+        ids = tuple(sentence_ids)
+        if sum((session is not None, bool(ids), everything)) != 1 or (source is not None and session is None):
+            raise InputError(
+                "forget", "nothing or several things", "name a session, its source, sentences, or everything"
+            )
+        store = self._home.writable_store()
+        self._home.let_go()
+        if everything:
+            receipt = store.forget_everything()
+        elif ids:
+            receipt = store.forget_sentences(ids, deep=deep)
+        else:
+            assert session is not None
+            row = store.session(session)
+            if source is None:
+                receipt = store.forget_session(row.session_id)
+            else:
+                receipt = store.forget_source(row.session_id, source, deep=deep)
+        self._home.let_go()
+        self._home.remake_index()
+        return _forgotten(receipt)
+
+    def prune(self, *, session: str | None = None, keep: int | None = None, below: float | None = None) -> Forgotten:
+        """Forget the coldest sentences of one session, or of all that are not pinned; their text goes to the store's
+        archive first. The receipt is that of `forget`: store and index are done when it is returned.
+
+        keep: how many sentences stay, the most and latest recalled. below: those of less weight than this go.
+        Raises InputError unless exactly one of them is given, SessionNotFound, StoreFull or StoreError.
+        """
+        store = self._home.writable_store()
+        session_id = None if session is None else store.session(session).session_id
+        self._home.let_go()
+        receipt = store.prune(session_id, keep=keep, below=below)
+        self._home.let_go()
+        self._home.remake_index()
+        return _forgotten(receipt)
+
+    def export(self, session: str, path: str | Path, *, kv: bool = True) -> int:
+        """Write a session to one portable file, with or without KV; its size in bytes. Raises PageDamaged: repair
+        first."""
+        store = self._home.store()
+        return store.export_session(store.session(session).session_id, path, kv=kv)
+
+    def import_file(self, path: str | Path, *, name: str | None = None, kv: bool = True) -> SessionInfo:
+        """Make a session from an exported file. kv=False leaves its KV out; `repair` rebuilds it from the token ids.
+
+        Raises FingerprintMismatch for a file of another model, RecordDamaged, SessionExists; nothing is changed then.
+        """
+        row = self._home.writable_store().import_session(path, name=name, kv=kv)
+        self._home.index_new_sentences()
+        return session_info(row)
+
+    def defrag(self) -> DefragReport:
+        """Give the space of dead records back. Reads go on meanwhile; broken off, nothing is lost."""
+        return self._home.writable_store().defrag()
+
+    def hottest(self, limit: int = 10) -> list[Hot]:
+        """The sentences that were recalled most and latest, warmest first."""
+        store, found = self._home.store(), []
+        for weight in store.hottest(limit):
+            sentence = store.sentence(weight.sentence_id)
+            text = sentence.text.strip()
+            found.append(Hot(text, sentence.source, sentence.session, weight.weight, weight.hits, weight.sentence_id))
+        return found
+
+
+def _forgotten(receipt: ForgetReceipt) -> Forgotten:
+    return Forgotten(
+        n_sentences=len(receipt.sentence_ids),
+        n_tokens=receipt.n_tokens,
+        n_pages=receipt.n_pages + receipt.n_later_pages,
+        n_bytes=receipt.n_bytes,
+        bytes_erased=receipt.bytes_erased,
+        bytes_freed=receipt.bytes_freed,
+        bytes_awaiting=receipt.bytes_awaiting,
+    )

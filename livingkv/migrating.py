@@ -1,0 +1,137 @@
+"""Migration: a store's kept text read again by another model or codec, into a new store that then takes its place.
+
+Knows the portable chunks of sessions and how a session is read; the old store is kept beside the new one until somebody
+removes it. Nothing of the old store is changed before the new one is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+from livingkv.errors import InputError, StoreError
+from livingkv.home import Home
+from livingkv.models import LoadedModel
+from livingkv.results import Migrated
+from livingkv.session_reader import Origin, SessionReader
+from livingkv.settings import Settings
+from livingkv.store import Append, PortableChunk, SessionRow, portable_text
+from livingkv.text import split_sentences
+
+NEW_SUFFIX = ".migrating"
+OLD_SUFFIX = ".before-migration"
+
+
+def migrate(
+    path: Path,
+    *,
+    model: str | LoadedModel | None,
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Migrated:
+    """Read every session of the store at `path` again with `model` and the settings' codec, then swap. Blocks for
+    as long as reading the text takes; broken off, the old store stands and the next call begins anew.
+
+    model: None keeps the store's. `progress` gets a session's name, sessions done and in all.
+    Raises InputError when an old store of an earlier migration is still beside it, StoreError or ModelError.
+    """
+    new, old = path.with_name(path.name + NEW_SUFFIX), path.with_name(path.name + OLD_SUFFIX)
+    if old.exists():
+        raise InputError("store", old, "an earlier migration left it: check the new store, then remove it")
+    if new.exists():
+        shutil.rmtree(new)
+    source = Home(path, None, None, read_only=False, create=False)
+    try:
+        rows = source.store().sessions()
+        before = sum(row.n_tokens for row in rows)
+        after = _copy_sessions(source, rows, new, model, settings, progress)
+    finally:
+        source.close()
+    path.rename(old)
+    new.rename(path)
+    _sync_folder(path.parent)
+    return Migrated(str(path), str(old), len(rows), before, after)
+
+
+def _copy_sessions(
+    source: Home,
+    rows: list[SessionRow],
+    new: Path,
+    model: str | LoadedModel | None,
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None,
+) -> int:
+    chosen = model if model is not None else source.model_label
+    target = Home(new, chosen, settings, read_only=False, create=True)
+    try:
+        target.writable_store()
+        for done, row in enumerate(rows, 1):
+            with tempfile.TemporaryDirectory(dir=new.parent, prefix=".migrating-") as folder:
+                portable = Path(folder) / "session"
+                source.store().export_session(row.session_id, portable, kv=False)
+                _read_session(target, row, portable)
+            if progress is not None:
+                progress(row.name, done, len(rows))
+        target.index_new_sentences()
+        return sum(row.n_tokens for row in target.store().sessions())
+    finally:
+        target.close()
+
+
+def _read_session(target: Home, row: SessionRow, portable: Path) -> None:
+    """Read one exported session into the new store, chunk by chunk; one commit for each chunk, one for each turn."""
+    made = target.session_for_writing(row.name, kv=not row.text_only)
+    if row.text_only:
+        reader = SessionReader.of(target.engine(), None, made)
+        _append_all(target, reader, portable)
+        return
+    with target.hot_window(made) as hot:
+        _append_all(target, SessionReader.of(target.engine(), hot, made), portable)
+
+
+def _append_all(target: Home, reader: SessionReader, portable: Path) -> None:
+    for turn in _turns(portable):
+        target.store().append_all([_read_chunk(reader, chunk) for chunk in turn])
+    if reader.has_framing:
+        target.store().append(reader.flush())
+
+
+def _turns(portable: Path) -> Iterator[list[PortableChunk]]:
+    """A document chunk alone; a user chunk with the assistant chunk that answers it."""
+    pending: list[PortableChunk] = []
+    for is_said, chunks in groupby(portable_text(portable), lambda chunk: chunk.role in ("user", "assistant")):
+        for chunk in chunks:
+            pending.append(chunk)
+            if not is_said or chunk.ends_turn:
+                yield pending
+                pending = []
+    if pending:
+        yield pending
+
+
+def _read_chunk(reader: SessionReader, chunk: PortableChunk) -> Append:
+    framing = reader.engine.words.framing
+    if chunk.role == "assistant":
+        reader.frame(framing.answer)
+    origin = Origin(chunk.source, chunk.role, chunk.source_digest, end_of_source=chunk.end_of_source)
+    append = reader.read_text(chunk.text, split_sentences(chunk.text), origin, ends_turn=chunk.ends_turn)
+    if chunk.role == "assistant":
+        reader.frame(framing.reopen)
+    return append
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be synced ({error.strerror}): the migration may not survive a power loss"
+        ) from error
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

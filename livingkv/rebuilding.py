@@ -1,0 +1,24 @@
+"""A lost catalog made anew before a memory is opened. Knows that store and index depend on it; needs no model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from livingkv.errors import RecordDamaged
+from livingkv.store import RebuildReport, Store
+
+
+def rebuild_if_lost(path: str | Path) -> RebuildReport | None:
+    """Rebuild the catalog of a store that cannot be opened without it, from its segments; None if it is whole.
+
+    Durable on return. The index is dropped with it, because ids of forgotten sentences may be given out again; the
+    next use makes it anew. Raises StoreNotFound, RecordDamaged (the manifest), StoreLocked or StoreError.
+    """
+    try:
+        Store.open(path, mode="read").close()
+    except RecordDamaged:
+        report = Store.rebuild_catalog(path)
+        shutil.rmtree(Path(path) / "index", ignore_errors=True)
+        return report
+    return None

@@ -1,0 +1,83 @@
+"""The archive: text of pruned sentences in one file of lines (FORMAT.md, section 14), which can be erased too.
+
+Knows that file; refuses to know why a sentence was pruned. The file is replaced as a whole, atomically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from xxhash import xxh3_64_hexdigest
+
+from livingkv.errors import RecordDamaged
+from livingkv.store.disk import Disk, errors_named
+from livingkv.store.rows import ArchivedSentence
+
+ARCHIVE = "archive"
+_FILE = "sentences.jsonl"
+
+
+class Archive:
+    """The archive of one store. One writer at a time."""
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk = disk
+        self._path = root / ARCHIVE / _FILE
+
+    def read(self) -> list[ArchivedSentence]:
+        """All sentences, oldest first. Raises RecordDamaged or StoreError."""
+        with errors_named(self._path):
+            try:
+                lines = self._path.read_bytes().splitlines()
+            except FileNotFoundError:
+                return []
+        return [self._sentence(number, line) for number, line in enumerate(lines, 1)]
+
+    def _sentence(self, number: int, line: bytes) -> ArchivedSentence:
+        check, _, body = line.partition(b" ")
+        if check.decode("ascii", "replace") != xxh3_64_hexdigest(body):
+            raise RecordDamaged(f"{self._path} line {number}: damaged; erase the archive, or remove that line")
+        return ArchivedSentence(**json.loads(body))
+
+    def add(self, sentences: Sequence[ArchivedSentence]) -> None:
+        """Add sentences that are not there yet; durable on return. Raises StoreError."""
+        known = self.read()
+        ids = {each.sentence_id for each in known}
+        self._write([*known, *(each for each in sentences if each.sentence_id not in ids)])
+
+    def remove(self, is_gone: Callable[[ArchivedSentence], bool]) -> int:
+        """Erase sentences: their bytes are overwritten on return. How many there were. Raises StoreError."""
+        known = self.read()
+        kept = [each for each in known if not is_gone(each)]
+        if len(kept) < len(known):
+            self._write(kept)
+        return len(known) - len(kept)
+
+    def _write(self, sentences: Sequence[ArchivedSentence]) -> None:
+        lines = []
+        for each in sentences:
+            body = json.dumps(asdict(each)).encode()
+            lines.append(f"{xxh3_64_hexdigest(body)} ".encode() + body + b"\n")
+        draft = self._path.with_name(_FILE + ".tmp")
+        with errors_named(self._path):
+            self._disk.make_folder(self._path.parent)
+            descriptor = self._disk.open_new(draft)
+            try:
+                self._disk.write(descriptor, lines, 0)
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
+            with contextlib.ExitStack() as stack:
+                old = None
+                if self._path.exists():
+                    old = self._disk.open_existing(self._path, writable=True)
+                    stack.callback(self._disk.close, old)
+                self._disk.rename(draft, self._path)
+                self._disk.sync_folder(self._path.parent)
+                if old is not None:
+                    self._disk.write(old, [bytes(self._disk.size(old))], 0)
+                    self._disk.sync(old)

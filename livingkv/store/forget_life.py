@@ -1,0 +1,135 @@
+"""The verbs that forget: sentences, a source, sessions, everything. Each returns a receipt once the bytes are gone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from livingkv.errors import InputError, StoreError
+from livingkv.store.archive import Archive
+from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
+from livingkv.store.life import StoreLife
+from livingkv.store.making import SEGMENTS
+from livingkv.store.plan import Plan
+from livingkv.store.records import record_bytes
+from livingkv.store.rows import ArchivedSentence, ForgetReceipt
+from livingkv.store.snapshot import Snapshot
+from livingkv.store.stats import folder_bytes
+
+
+class StoreForgetting(StoreLife):
+    """Base of `Store`: forgetting. StoreError if bytes remain: the commit stands, open again to erase."""
+
+    def forget_sentences(self, sentence_ids: Iterable[int], *, deep: bool = False) -> ForgetReceipt:
+        """Forget sentences: text, ids and the KV of the pages that hold them are overwritten. One commit.
+
+        Offsets do not move: their bytes read as spaces, their token ids as 0; `gaps` tells where. Ids that were
+        forgotten before are skipped. A fork keeps its own copy under its own ids.
+        deep: give up the KV of all later tokens of the session too, computed while they attended the forgotten ones.
+        Raises InputError for an unknown id; nothing is changed then.
+        """
+        wanted = set(sentence_ids)
+        receipt = self._forget_sentences(wanted, deep=deep)
+        self._leave_archive(lambda each: each.sentence_id in wanted)
+        return receipt
+
+    def _forget_sentences(self, sentence_ids: Iterable[int], *, deep: bool = False) -> ForgetReceipt:
+        loss = Loss()
+
+        def make(plan: Plan, snapshot: Snapshot) -> None:
+            wanted: dict[int, dict[int, set[int] | None]] = defaultdict(dict)
+            for sentence_id in set(sentence_ids):
+                place = snapshot.sentence_place(sentence_id) if sentence_id >= 0 else None
+                row = None if place is None else snapshot.chunk(place.session_id, place.chunk)
+                if place is None or row is None or sentence_id >= row.first_sentence + row.n_sentences:
+                    raise InputError("sentence id", sentence_id, "ids of stored sentences are allowed")
+                numbers = wanted[place.session_id].setdefault(place.chunk, set())
+                assert numbers is not None
+                numbers.add(sentence_id - row.first_sentence)
+            for session_id, chunks in wanted.items():
+                options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
+                plan_forget_sentences(plan, snapshot, session_id, chunks, *options, deep=deep)
+
+        return self._forget(make, loss)
+
+    def forget_source(self, session_id: int, name: str, *, deep: bool = False) -> ForgetReceipt:
+        """Forget all that a session holds of the sources of that name, and the name. As `forget_sentences`.
+
+        Raises SessionNotFound, or InputError if the session has no such source.
+        """
+        loss = Loss()
+
+        def make(plan: Plan, snapshot: Snapshot) -> None:
+            self._reading.require_session(snapshot, session_id)
+            sources = {number: item for number, item in snapshot.sources(session_id) if item.name == name}
+            if not sources or not name:
+                raise InputError("source", repr(name), f"sources of session {session_id} are allowed")
+            for number, item in sources.items():
+                chunks = dict.fromkeys(snapshot.source_chunks(session_id, number, 0))
+                options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
+                plan_forget_sentences(plan, snapshot, session_id, chunks, *options, deep=deep, source=number)
+                plan.old_sources.append((session_id, item))
+                plan.sources[session_id, number] = item._replace(name="", digest=f"forgotten:{number}")
+
+        receipt = self._forget(make, loss)
+        self._leave_archive(lambda each: (each.session_id, each.source) == (session_id, name))
+        return receipt
+
+    def forget_session(self, session_id: int) -> ForgetReceipt:
+        """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound."""
+        loss = Loss()
+
+        def make(plan: Plan, snapshot: Snapshot) -> None:
+            self._reading.require_session(snapshot, session_id)
+            plan_forget_sessions(plan, snapshot, [session_id], loss)
+
+        receipt = self._forget(make, loss)
+        self._leave_archive(lambda each: each.session_id == session_id)
+        return receipt
+
+    def forget_everything(self) -> ForgetReceipt:
+        """Forget all sessions in one commit; the store stays, empty."""
+        loss = Loss()
+
+        def make(plan: Plan, snapshot: Snapshot) -> None:
+            plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
+
+        receipt = self._forget(make, loss)
+        self._leave_archive(lambda each: True)
+        return receipt
+
+    def _leave_archive(self, is_gone: Callable[[ArchivedSentence], bool]) -> None:
+        with self._append_lock:
+            Archive(self._disk, self.path).remove(is_gone)
+
+    def gaps(self, session_id: int) -> list[tuple[int, int, int, int]]:
+        """Forgotten spans of a session in order: from and to byte, from and to token, half-open."""
+        with self._catalog.read() as snapshot:
+            session = self._reading.require_session(snapshot, session_id)
+            chunks = list(snapshot.chunks(session_id)) if session.n_forgotten else []
+        found = []
+        for number, row in chunks:
+            chunk = self._reading.read_chunk(session_id, number, row)
+            found += [tuple(chunk.sentence(each)) for each in sorted(chunk.forgotten)]
+        return [(span[0], span[1], span[2], span[3]) for span in found]
+
+    def _forget(self, make: Callable[[Plan, Snapshot], None], loss: Loss) -> ForgetReceipt:
+        def make_whole(plan: Plan, snapshot: Snapshot) -> None:
+            make(plan, snapshot)
+            plan.scrubs = True
+            if plan.log:
+                plan.end_commit()
+
+        with self._append_lock:
+            before = folder_bytes(self.path / SEGMENTS)
+            plan = self._committed(make_whole)
+            try:
+                self._writing().erase()
+            except StoreError as error:
+                message = f"forgotten, but bytes of it are still in {self.path} ({error}): open it for writing again"
+                raise StoreError(message) from error
+            written = sum(sum(map(len, entry.record)) for entry in plan.log)
+            freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
+        erased = sum(record_bytes(item.location.length) for item in plan.erasures)
+        counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
+        return ForgetReceipt(tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed))

@@ -1,0 +1,94 @@
+"""The verbs that prune: cold sentences leave the store for the archive, which can be read and erased."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from livingkv.errors import InputError
+from livingkv.store.archive import Archive
+from livingkv.store.items import SessionFlags
+from livingkv.store.rows import ArchivedSentence, ForgetReceipt, Sentence
+from livingkv.store.sentences import Sentences
+from livingkv.store.transfer import StoreTransfer
+from livingkv.store.weights import HALF_LIFE_S, all_weights
+
+_SENTENCES_AT_ONCE = 1000
+
+
+class StorePruning(StoreTransfer):
+    """Base of `Store`: pruning."""
+
+    _sentences: Sentences
+
+    def prune(
+        self,
+        session_id: int | None = None,
+        *,
+        keep: int | None = None,
+        below: float | None = None,
+        half_life_s: float = HALF_LIFE_S,
+    ) -> ForgetReceipt:
+        """Forget cold sentences of one session, or of all that are not pinned; their text goes to the archive first.
+
+        keep: how many stay, the warmest; of equally warm ones the newest. below: those with less weight than this go.
+        Exactly one of them is given. Raises InputError, SessionNotFound, StoreFull or StoreError; broken off, a
+        sentence may be in the archive and still in the store.
+        """
+        if (keep is None) == (below is None) or (keep is not None and keep < 0):
+            raise InputError("prune", f"keep {keep}, below {below}", "one of them is allowed, keep from 0 on")
+        cold = self._cold(self._prunable(session_id), keep, below, half_life_s)
+        archived = [
+            ArchivedSentence(
+                each.sentence_id,
+                each.session_id,
+                each.session,
+                each.source,
+                each.role,
+                each.raw.decode("utf-8", "surrogateescape"),
+            )
+            for each in cold
+        ]
+        self._writing()
+        if archived:
+            Archive(self._disk, self.path).add(archived)
+        return self._forget_sentences([each.sentence_id for each in cold])
+
+    def _prunable(self, session_id: int | None) -> list[Sentence]:
+        if session_id is not None:
+            self.session(session_id)
+        with self._catalog.read() as snapshot:
+            pinned = {number for number, item in snapshot.sessions() if item.flags & SessionFlags.PINNED}
+        found: list[Sentence] = []
+        last: int | None = None
+        while batch := self._sentences.after(last, _SENTENCES_AT_ONCE):
+            last = batch[-1].sentence_id
+            found += (
+                each
+                for each in batch
+                if each.session_id == session_id or (session_id is None and each.session_id not in pinned)
+            )
+        return found
+
+    def _cold(
+        self, sentences: list[Sentence], keep: int | None, below: float | None, half_life_s: float
+    ) -> list[Sentence]:
+        with self._catalog.read() as snapshot:
+            weighed = all_weights(snapshot, int(time.time() * 1000), half_life_s)
+            weights = {each.sentence_id: each.weight for each in weighed}
+        if below is not None:
+            return [each for each in sentences if weights.get(each.sentence_id, 0.0) < below]
+        assert keep is not None
+        ranked = sorted(sentences, key=lambda each: (-weights.get(each.sentence_id, 0.0), -each.sentence_id))
+        return sorted(ranked[keep:], key=lambda each: each.sentence_id)
+
+    def archived(self) -> list[ArchivedSentence]:
+        """What was pruned and not erased since, oldest first. Raises RecordDamaged."""
+        return Archive(self._disk, self.path).read()
+
+    def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> int:
+        """Erase sentences from the archive, all by default: overwritten on return. How many there were."""
+        self._writing()
+        wanted = None if sentence_ids is None else set(sentence_ids)
+        with self._append_lock:
+            return Archive(self._disk, self.path).remove(lambda each: wanted is None or each.sentence_id in wanted)

@@ -1,0 +1,68 @@
+"""Memory of a fixed size, cut into rooms of one size: it cannot grow and cannot fragment.
+
+Knows addresses and rooms; refuses to know what lies in them. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+
+Register = Callable[[int, int], Callable[[], None]]
+"""Given an address and a number of bytes, pins that memory for a device; answers what undoes it."""
+
+
+class Arena:
+    """`n_rooms` rooms of `room_bytes` each, in one anonymous mapping that begins at a memory page.
+
+    Rooms that were never used take no memory, unless `register` pins the whole.
+    """
+
+    def __init__(self, n_rooms: int, room_bytes: int, register: Register | None = None) -> None:
+        self.n_rooms = n_rooms
+        self.room_bytes = room_bytes
+        # private: it counts as the process's own anonymous memory, and a forked child cannot write into it
+        self._mapping = mmap.mmap(-1, n_rooms * room_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._whole = memoryview(self._mapping)
+        self._unregister: Callable[[], None] | None = None
+        if register is not None:
+            self._unregister = register(self._address(), n_rooms * room_bytes)
+        self._free = list(range(n_rooms - 1, -1, -1))
+
+    def _address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+
+    @property
+    def n_free(self) -> int:
+        """Rooms that nobody has."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """A free room's number: the lowest that was never used, or the one given back last."""
+        return self._free.pop()
+
+    def give_back(self, room: int) -> None:
+        """The room is free again."""
+        assert 0 <= room < self.n_rooms
+        self._free.append(room)
+
+    def view(self, room: int) -> memoryview:
+        """A room's bytes."""
+        return self._whole[room * self.room_bytes : (room + 1) * self.room_bytes]
+
+    def erase(self, room: int) -> None:
+        """Overwrite a room with zeros."""
+        ctypes.memset(self._address() + room * self.room_bytes, 0, self.room_bytes)
+
+    def close(self) -> None:
+        """Unpin and unmap. Views that are still out keep the mapping alive until the last of them is gone."""
+        if self._unregister is not None:
+            self._unregister()
+            self._unregister = None
+        self._free.clear()
+        try:
+            self._whole.release()
+            self._mapping.close()
+        except BufferError:
+            pass  # a reader holds a view: the memory goes with it

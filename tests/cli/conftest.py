@@ -1,0 +1,74 @@
+"""The command line over the real memory with a tiny random model: a way to run it, and stores to run it on."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from livingkv.cli import app
+from livingkv.cli_process import run
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(name="livingkv")
+def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs a command line: arguments in, exit code, standard output and standard error out."""
+    monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
+
+    def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        code = run(typer.main.get_group(app), argv)
+        output, errors = capsys.readouterr()
+        return code, output, errors
+
+    return call
+
+
+@pytest.fixture(scope="session", name="note")
+def note_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short note."""
+    note = tmp_path_factory.mktemp("notes") / "note.txt"
+    note.write_text("The shed is blue. The code of the shed is 4471. Nobody paints it. The river is near.")
+    return note
+
+
+@pytest.fixture(scope="session", name="filled")
+def filled_once(tmp_path_factory: pytest.TempPathFactory, note: Path, tiny_folder: Path) -> Path:
+    """A store that holds the note, to be copied."""
+    store = tmp_path_factory.mktemp("filled") / "store"
+    assert run(typer.main.get_group(app), ["ingest", str(store), str(note), "--model", str(tiny_folder)]) == 0
+    return store
+
+
+@pytest.fixture(name="store")
+def store_with_note(tmp_path: Path, filled: Path) -> str:
+    """A store of the test's own that holds the note."""
+    return str(shutil.copytree(filled, tmp_path / "store"))
+
+
+@pytest.fixture(scope="session", name="full")
+def full_once(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    """A store with several pages in two sessions, doors and diary, to be copied."""
+    folder = tmp_path_factory.mktemp("full")
+    (folder / "doors.txt").write_text("".join(f"Door {i} opens with {1000 + i * 7}.\n\n" for i in range(30)))
+    (folder / "diary.txt").write_text("The Zanzibarquince is hidden below the stairs. It rained.")
+    (folder / "list.txt").write_text("Bread, salt and lamp oil are missing.")
+    store, model = str(folder / "store"), str(tiny_folder)
+    group = typer.main.get_group(app)
+    assert run(group, ["ingest", store, str(folder / "doors.txt"), "-s", "doors", "--model", model]) == 0
+    diary = [str(folder / "diary.txt"), str(folder / "list.txt")]
+    assert run(group, ["ingest", store, *diary, "-s", "diary"]) == 0
+    return folder / "store"
+
+
+@pytest.fixture(name="two")
+def store_with_two_sessions(tmp_path: Path, full: Path) -> str:
+    """A store of the test's own with the sessions doors and diary."""
+    return str(shutil.copytree(full, tmp_path / "two"))

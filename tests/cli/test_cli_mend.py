@@ -1,0 +1,92 @@
+"""Repair and migrate over the real memory with a tiny model, with bad input each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from livingkv.cli_receipts import spans
+from livingkv.store import Store
+from tests.cli.conftest import Run
+from tests.cli.test_cli_keep import fails, names
+from tests.memory.test_damaged_pages import damage_all_pages
+
+
+def test_repair_has_nothing_to_do(two: str, livingkv: Run) -> None:
+    code, output, errors = livingkv("repair", two)
+    assert (code, errors, output) == (0, "", "result  nothing had to be rebuilt\n")
+    assert json.loads(livingkv("repair", two, "--json")[1]) == {"catalog": None, "sessions": []}
+
+
+def test_repair_rebuilds_damaged_and_dropped_pages(two: str, livingkv: Run) -> None:
+    damage_all_pages(Path(two))
+    code, _, errors = livingkv("check", two)
+    assert code == 1 and "livingkv repair" in errors
+    code, output, errors = livingkv("repair", two, "--session", "doors")
+    assert (code, errors) == (0, "")
+    assert output.startswith("session doors  pages 0-")
+    livingkv("repair", two)
+    assert livingkv("check", two)[0] == 0
+    with Store.open(two, mode="write") as store:
+        store.drop_pages(store.session("doors").session_id, [1, 2])
+    (one,) = json.loads(livingkv("repair", two, "--json")[1])["sessions"]
+    assert one == {"session": "doors", "pages": [1, 2], "tail": False}
+
+
+def test_repair_rebuilds_a_lost_catalog_first(two: str, livingkv: Run) -> None:
+    shutil.rmtree(Path(two) / "catalog")
+    fails(livingkv, "sessions", two, word="livingkv repair")
+    code, output, errors = livingkv("repair", two, "--json")
+    assert (code, errors) == (0, "")
+    document = json.loads(output)
+    assert document["catalog"]["n_sessions"] == 2 and document["catalog"]["problems"] == []
+    assert all(one["tail"] for one in document["sessions"])
+    assert names(livingkv, two) == ["doors", "diary"]
+    assert livingkv("check", two)[0] == 0
+    assert "1119" in livingkv("ask", two, "What does door 17 open with?", "--mode", "extract")[1]
+
+
+def test_repair_says_what_a_lost_catalog_cannot_have_back(two: str, livingkv: Run) -> None:
+    (segment, *_) = sorted((Path(two) / "segments").iterdir(), key=lambda path: path.stat().st_size)
+    shutil.rmtree(Path(two) / "catalog")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    code, output, _ = livingkv("repair", two)
+    assert code == 1
+    assert "- " in output and "catalog" in output
+
+
+def test_bad_repairs(two: str, tmp_path: Path, livingkv: Run) -> None:
+    fails(livingkv, "repair", two + "-none", word="no store")
+    fails(livingkv, "repair", two, "--session", "nobody", word="nobody")
+    fails(livingkv, "repair", two, "--model", str(tmp_path / "gone"), word="gone")
+    (Path(two) / "manifest.json").write_text("{")
+    fails(livingkv, "repair", two, word="manifest")
+
+
+def test_migrate_reads_the_text_again(two: str, livingkv: Run) -> None:
+    code, output, errors = livingkv("migrate", two, "--codec", "lossless", "--json")
+    assert (code, errors) == (0, "")
+    done = json.loads(output)
+    assert (done["n_sessions"], done["n_tokens_after"]) == (2, done["n_tokens_before"])
+    assert json.loads(livingkv("stats", two, "--json")[1])["codec"] == "lossless"
+    assert json.loads(livingkv("stats", done["old_path"], "--json")[1])["codec"] == "int8"
+    assert livingkv("check", two)[0] == 0
+    fails(livingkv, "migrate", two, "--codec", "int8", word="earlier migration")
+    shutil.rmtree(done["old_path"])
+    code, output, _ = livingkv("migrate", two, "--codec", "int8")
+    assert code == 0 and "until you remove it" in output
+
+
+def test_bad_migrations(two: str, tmp_path: Path, livingkv: Run) -> None:
+    fails(livingkv, "migrate", two + "-none", "--codec", "int8", word="no store")
+    fails(livingkv, "migrate", two, "--model", str(tmp_path / "gone"), word="gone")
+    assert json.loads(livingkv("stats", two, "--json")[1])["codec"] == "int8"
+    assert livingkv("check", two)[0] == 0
+
+
+def test_spans() -> None:
+    assert spans([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert spans([]) == ""
