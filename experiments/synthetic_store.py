@@ -72,7 +72,7 @@ class SyntheticSession:
     def fill(self, n_tokens: int, appends_a_commit: int = 1) -> None:
         """Append so many tokens, 4,096 an append."""
         while self._n_tokens < n_tokens:
-            group = []
+            group: list[Append] = []
             while self._n_tokens < n_tokens and len(group) < appends_a_commit:
                 group.append(self.next(min(COMMIT_TOKENS, n_tokens - self._n_tokens)))
             self._store.append_all(group)
