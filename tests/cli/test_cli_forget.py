@@ -62,6 +62,7 @@ def test_without_a_terminal_yes_is_needed(two: str, livingkv: Run) -> None:
     assert names(livingkv, two) == ["doors", "diary"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["n", "y"])
 def test_at_a_terminal_it_asks(answer: str, two: str) -> None:
     ours, theirs = pty.openpty()

@@ -12,6 +12,8 @@ from livingkv.store import Store
 from tests.cli.conftest import Run
 from tests.tiny import tiny_network, tiny_tokenizer
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 
 def names(livingkv: Run, store: str) -> list[str]:
     """The names of a store's sessions."""

@@ -18,6 +18,8 @@ import pytest
 from livingkv.cli_process import ExitCode
 from tests.cli.small_store import make_small_store
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "-m", "tests.cli.fake_memory"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}

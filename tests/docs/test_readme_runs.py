@@ -17,6 +17,8 @@ from livingkv.cli_process import ExitCode, run
 from tests.docs.modules import ROOT
 from tests.docs.pages import blocks, read
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 README = read("README.md")
 MAKEFILE = read("Makefile")
 

@@ -129,6 +129,7 @@ def test_a_question_longer_than_the_hot_window(store: Path, refused: Callable[..
         assert "question" in refused("ask", store, "  ")
 
 
+@pytest.mark.slow
 def test_a_store_in_use(store: Path, refused: Callable[..., str], tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "note.txt"
     path.write_text("A note.")

@@ -15,6 +15,8 @@ from livingkv.results import Mode
 from tests.memory.test_damaged_pages import damage_all_pages
 from tests.tiny import tiny_model
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 SMALL = Settings(window_tokens=256, block_tokens=64, commit_tokens=64)
 TEXT = "".join(f"The code of door {i} is {1000 + i * 7}. Nobody remembers room {i}.\n\n" for i in range(40)).encode()
 MODEL = tiny_model()

@@ -21,6 +21,8 @@ from livingkv import model_fetch
 from livingkv.errors import ModelDamaged, ModelNotFound
 from livingkv.model_fetch import Part, PublishedGguf, disk_errors, exclusive, fetch_published
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 CONTENT = bytes(range(256)) * 40
 PIECES = (CONTENT[:3000], CONTENT[3000:7000], CONTENT[7000:])
 

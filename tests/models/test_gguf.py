@@ -20,6 +20,8 @@ from livingkv.models import load_model
 from tests.models.gguf_files import llama3_factors, write_gguf
 from tests.tiny import tiny_tokenizer
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 SHA256 = "ab" * 32
 
 

@@ -95,6 +95,7 @@ def test_too_small_a_bound_is_refused() -> None:
         split_sentences(b"text", max_bytes=15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [

@@ -15,6 +15,8 @@ from livingkv.tiers import TieredPages, budget_for, open_pages
 from tests.store.store_cases import SessionModel, make_append, read_store, write_store
 from tests.tiers.tier_cases import damage_page, paged_store
 
+pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
+
 PAGE_BYTES = 20_010
 N_PAGES = 60
 N_THREADS = 64
