@@ -106,6 +106,13 @@ class LexicalIndex:
             with _faults(self._folder):
                 self._writer = self._index.writer(_HEAP_BYTES, 1)
 
+    def _end_merges(self) -> None:
+        """Wait for merges that an earlier commit began: a deletion committed while one runs can be undone by it."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with _faults(self._folder):
+                writer.wait_merging_threads()
+
     def write(
         self,
         documents: Iterable[Document],
@@ -119,6 +126,7 @@ class LexicalIndex:
         The caller adds no sentence that is there already and counts them in the state. When it fails (StoreFull,
         StoreLocked, IndexFault) the last commit stands, and the call may be repeated.
         """
+        self._end_merges()
         self.acquire()
         writer, self._writer = self._writer, None
         assert writer is not None
@@ -160,10 +168,7 @@ class LexicalIndex:
 
     def close(self) -> None:
         """Wait for merges to end and let the writer's lock go. Nothing durable depends on it."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with _faults(self._folder):
-                writer.wait_merging_threads()
+        self._end_merges()
 
     def _selections(self, sentence_ids: Sequence[int], session_ids: Sequence[int]) -> list[tantivy.Query]:
         fields = (("sentence", sentence_ids), ("session", session_ids))
