@@ -131,7 +131,12 @@ class Asking:
             return preparing.resume_mode(hot)
 
     def complete(
-        self, prepared: Prepared, max_tokens: int, sampling: Sampling, on_text: Callable[[str], None] | None
+        self,
+        prepared: Prepared,
+        max_tokens: int,
+        sampling: Sampling,
+        stop: Sequence[str],
+        on_text: Callable[[str], None] | None,
     ) -> Generated:
         """Read what is left to read, and generate. Notes the time of the first token."""
         engine = self.engine
@@ -139,7 +144,7 @@ class Asking:
         tokens = engine.runner.generate(logits, prepared.state, Sampler(sampling), max_tokens)
         self.clock.first_token = self.clock.lap()
         self._n_prefilled = engine.runner.n_prefilled - self.prefilled_before
-        return collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
+        return collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
 
     def abstain(self, probed: Probed, passages: Sequence[Passage], verdict: Verdict) -> Answer:
         """Nothing is generated: nothing stored seems to hold the answer."""

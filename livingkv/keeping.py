@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from livingkv.describing import session_info
+from livingkv.describing import hottest_sentences, session_info
 from livingkv.errors import InputError
 from livingkv.home import Home
 from livingkv.repairing import repair_session
@@ -130,12 +130,7 @@ class Keeping:
 
     def hottest(self, limit: int = 10) -> list[Hot]:
         """The sentences that were recalled most and latest, warmest first."""
-        store, found = self._home.store(), []
-        for weight in store.hottest(limit):
-            sentence = store.sentence(weight.sentence_id)
-            text = sentence.text.strip()
-            found.append(Hot(text, sentence.source, sentence.session, weight.weight, weight.hits, weight.sentence_id))
-        return found
+        return hottest_sentences(self._home.store(), limit)
 
 
 def _forgotten(receipt: ForgetReceipt) -> Forgotten:

@@ -7,7 +7,7 @@ Knows the order of the steps; every step lives in its own module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -113,9 +113,10 @@ class Memory(Keeping):
         mode: Mode = "auto",
         max_tokens: int = 64,
         sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Answer:
-        """Answer from what is stored, in one session or in all; changes nothing.
+        """Answer from what is stored, in one session or in all; changes nothing. Ends before a `stop` string.
 
         Raises QuestionError (empty, or longer than the hot window), SessionNotFound, ModelError or StoreError.
         """
@@ -132,7 +133,7 @@ class Memory(Keeping):
         if mode != "auto":
             verdict = asked_for(verdict, mode)
         prepared = asking.prepare(verdict.mode, probed, passages, max_tokens)
-        generated = asking.complete(prepared, max_tokens, sampling or Sampling(), on_text)
+        generated = asking.complete(prepared, max_tokens, sampling or Sampling(), stop, on_text)
         self._home.note_recall(passage.best.sentence.sentence_id for passage in passages)
         return asking.answer(generated, prepared, probed, passages, verdict)
 

@@ -35,7 +35,7 @@ class Settings:
     window_tokens: the hot window, the newest tokens that a block attends besides the sinks.
     block_tokens: tokens read in one forward pass of ingest.
     recall_tokens: the budget of recalled passages in front of a question.
-    commit_tokens: during a long ingest, at most this many tokens are read between two durable commits.
+    commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.

@@ -199,3 +199,12 @@ def test_any_text_comes_back_byte_for_byte(text: str) -> None:
 
 
 MODEL = tiny_model()
+
+
+def test_an_answer_ends_before_a_stop_string(tmp_path: Path, model: LoadedModel) -> None:
+    with Memory.open(tmp_path / "s", model=model, settings=SMALL) as memory:
+        memory.ingest("doors", text=TEXT)
+        whole = memory.ask("What is the code of door 17?", mode="kv", max_tokens=16).answer
+        middle = whole[len(whole) // 2]
+        cut = memory.ask("What is the code of door 17?", mode="kv", max_tokens=16, stop=[middle]).answer
+        assert cut == whole[: whole.index(middle)].strip()
