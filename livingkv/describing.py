@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from livingkv.errors import RecordDamaged, SentenceForgotten
 from livingkv.results import Hot, SessionInfo, Stats
 from livingkv.store import SessionRow, Store
 
@@ -43,7 +44,10 @@ def hottest_sentences(store: Store, limit: int) -> list[Hot]:
     """The sentences of a store that were recalled most and latest, warmest first."""
     found = []
     for each in store.hottest(limit):
-        sentence = store.sentence(each.sentence_id)
+        try:
+            sentence = store.sentence(each.sentence_id)
+        except (SentenceForgotten, RecordDamaged):  # forgotten since, or damaged, which `check` names
+            continue
         text, source, session = sentence.text.strip(), sentence.source, sentence.session
         found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))
     return found

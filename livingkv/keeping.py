@@ -28,7 +28,8 @@ class Keeping:
         """Rebuild damaged, dropped and missing KV of one session or of all, from the kept token ids; nothing else
         is read.
 
-        A text-only session is given KV when it is named. One entry for each session that needed it. The index is
+        A text-only session is given KV when it is named. One entry for each session that needed it; what cannot be
+        rebuilt, since its token ids are damaged too, stands in its `problem` and stops no other. The index is
         checked as well, and made anew where it is damaged. `progress` gets pages done and in all, session by session.
         """
         store, engine = self._home.writable_store(), self._home.engine()
@@ -38,7 +39,7 @@ class Keeping:
         wanted = [row for row in rows if session is not None or not row.text_only]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
         self._home.mend_index()
-        return [one for one in done if one.pages or one.tail]
+        return [one for one in done if one.pages or one.tail or one.problem]
 
     def fork(self, session: str, name: str) -> SessionInfo:
         """A new session that begins as this one; pages are shared, neither affects the other. Raises SessionExists."""

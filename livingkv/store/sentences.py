@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from livingkv.errors import InputError, SentenceForgotten
+from livingkv.errors import InputError, RecordDamaged, SentenceForgotten
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk, role_of
 from livingkv.store.items import ChunkItem
@@ -63,6 +63,21 @@ class Sentences:
     def _read(self, found: _Found, lo: int, hi: int) -> list[Sentence]:
         return found.sentences(self._reading.read_chunk(found.session_id, found.number, found.item), lo, hi)
 
+    def _read_if_whole(self, found: _Found, lo: int, hi: int) -> list[Sentence] | None:
+        """The same, or None for a chunk that is damaged: it is no reason to keep the others back. `check` names it."""
+        try:
+            return self._read(found, lo, hi)
+        except RecordDamaged:
+            pass
+        try:  # it may have moved since it was found
+            return self._catalog.settled(lambda: self._read(self._found_again(found), lo, hi))
+        except RecordDamaged:
+            return None
+
+    def _found_again(self, found: _Found) -> _Found:
+        with self._catalog.read() as snapshot:
+            return _Found(snapshot, found.session_id, found.number)
+
     def sentence(self, sentence_id: int) -> Sentence:
         """See Store.sentence."""
         with self._catalog.read() as snapshot:
@@ -94,7 +109,8 @@ class Sentences:
         result: list[Sentence] = []
         for chunk in found:
             lo = max(0, first - chunk.item.first_sentence)
-            result += self._read(chunk, lo, chunk.item.n_sentences)[: limit - len(result)]
+            own = self._read_if_whole(chunk, lo, chunk.item.n_sentences)
+            result += (own or [])[: limit - len(result)]
         end = found[-1].item.first_sentence + found[-1].item.n_sentences if found else None
         return result, end
 
@@ -109,11 +125,15 @@ class Sentences:
         missing = before - number
         for found in earlier:
             n = found.item.n_sentences
-            result = self._read(found, n - missing, n) + result
+            if (own := self._read_if_whole(found, n - missing, n)) is None:
+                break
+            result = own + result
             missing -= n
         missing = after - (middle.item.n_sentences - 1 - number)
         for found in later:
-            result += self._read(found, 0, missing)
+            if (own := self._read_if_whole(found, 0, missing)) is None:
+                break
+            result += own
             missing -= found.item.n_sentences
         return result
 

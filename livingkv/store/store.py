@@ -244,13 +244,16 @@ class Store(StorePruning):
         return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
     def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged."""
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id.
+
+        Those of a damaged chunk are left out (`check` names it); a damaged catalog raises RecordDamaged.
+        """
         return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
 
-        In order, the sentence itself included. Raises as `sentence`.
+        In order, the sentence itself included; they end where a chunk is damaged. Raises as `sentence`.
         """
         return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
 
