@@ -6,7 +6,7 @@ Knows rows and transactions; refuses to know segments' bytes and what an append 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from livingkv.store.snapshot import (
     EVENTS,
     IDENTITY,
     LAST,
+    LEAVING,
     META,
     NAMES,
     PAGES,
@@ -98,6 +99,14 @@ class Changes(Snapshot):
     def remove_scrub(self) -> None:
         """The catalog's file has been scrubbed."""
         self._remove(META, SCRUB)
+
+    def add_leaving(self, sentence_ids: Iterable[int]) -> None:
+        """The lines of these sentences, and damaged ones, are to leave the archive."""
+        self._put(META, LEAVING, items.pack_longs({*sentence_ids, *(self.leaving_archive() or ())}))
+
+    def remove_leaving(self) -> None:
+        """They have left the archive."""
+        self._remove(META, LEAVING)
 
     def remove_session(self, session_id: int, name: str) -> None:
         """All rows of a session."""

@@ -53,11 +53,13 @@ class Plan:
     old_sources: list[tuple[int, SourceItem]] = field(default_factory=list)
     gone: list[tuple[int, str]] = field(default_factory=list)
     scrubs: bool = False
+    leaving_archive: list[int] | None = None
 
     @property
     def is_empty(self) -> bool:
         """True if nothing would be changed."""
-        return not (self.pages or self.log or self.sessions or self.tails or self.gone)
+        changes = (self.pages, self.log, self.sessions, self.tails, self.gone)
+        return not any(changes) and self.leaving_archive is None
 
     def records(self) -> list[Record]:
         """All records to write."""
@@ -98,6 +100,8 @@ class Plan:
             changes.put_erasure(erasure)
         if self.scrubs:
             changes.put_scrub()
+        if self.leaving_archive is not None:
+            changes.add_leaving(self.leaving_archive)
         for sentence_id in self.removed_weights:
             changes.remove_weight(sentence_id)
         for session_id, name in self.gone:

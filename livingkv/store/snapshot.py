@@ -28,7 +28,7 @@ DATABASES = (
     *(EVENTS, ERASING, WEIGHTS),
 )
 
-IDENTITY, STATE, SCRUB = b"identity", b"state", b"scrub"
+IDENTITY, STATE, SCRUB, LEAVING = b"identity", b"state", b"scrub", b"leaving"
 LAST = 0xFFFFFFFF
 """The highest 4-byte number: the end of a scan."""
 
@@ -87,6 +87,11 @@ class Snapshot:
         if body is None:
             raise RecordDamaged("catalog: the state is missing")
         return items.unpack_state(body)
+
+    def leaving_archive(self) -> frozenset[int] | None:
+        """Sentences whose lines are to leave the archive, None if none and no damaged line is."""
+        body = self._get(META, LEAVING)
+        return None if body is None else items.unpack_longs(body)
 
     def needs_scrub(self) -> bool:
         """True if deleted rows may still be in the file and must not."""
