@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from livingkv.errors import LivingKVError
-from tests.store.faulty_disk import RecordingDisk, after_power_loss
+from tests.store.recording_disk import RecordingDisk, after_power_loss
 from tests.store.store_cases import (
     SessionModel,
     assert_session,
