@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from livingkv.errors import StoreFull
-from livingkv.store.defragmenting import Living, movable
+from livingkv.store.defragmenting import Living, OldNames, movable
 from livingkv.store.forget_life import StoreForgetting
 from livingkv.store.making import SEGMENTS
 from livingkv.store.plan import Plan
@@ -31,8 +31,9 @@ class StoreUpkeep(StoreForgetting):
     def defrag(self, *, least_dead: float = 0.05) -> DefragReport:
         """Move what lives out of segments whose share of dead bytes is at least `least_dead`, and remove their files.
 
-        One commit for each segment; reads, and appends between two segments, go on meanwhile. Broken off, nothing is
-        lost. Needs free space for the living part of one segment. A segment with a damaged record stays, and is named.
+        A segment that holds a name which its session bore before is moved too: that name is in no file then. One commit
+        for each segment; reads, and appends between two segments, go on meanwhile. Broken off, nothing is lost. Needs
+        free space for the living part of one segment. A segment with a damaged record stays, and is named.
         Raises StoreFull, StoreUnwritable or StoreError.
         """
         folder = self.path / SEGMENTS
@@ -40,12 +41,13 @@ class StoreUpkeep(StoreForgetting):
         done: set[int] = set()
         problems: list[str] = []
         n_segments = n_records = 0
+        old_names = OldNames(self._segments)
         while True:
             with self._append_lock:
                 self._writing().erase()
                 with self._catalog.read() as snapshot:
                     living = Living(snapshot)
-                left = [number for number in living.victims(least_dead) if number not in done]
+                left = [number for number in living.victims(least_dead, old_names) if number not in done]
                 if not left:
                     break
                 done.add(left[0])

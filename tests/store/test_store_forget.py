@@ -375,3 +375,76 @@ def test_a_damaged_line_of_the_archive_keeps_nothing_from_being_forgotten(folder
         store.forget_sentences([5, 9])
         assert 0 not in {each.sentence_id for each in store.archived()}
         assert holds(root, SECRET) == []
+
+
+OLD, NEW = b"NAMEOFBEFORE", b"NAMEOFTODAY"
+
+
+def renamed_store(root: Path) -> tuple[SessionModel, SessionModel]:
+    """A store whose session was renamed twice, and forked before; then it was appended to."""
+    rng = random.Random(3)
+    with new_store(root, segment_bytes=3000) as store:
+        model = SessionModel(store.create_session(OLD.decode()).session_id, OLD.decode())
+        for _ in range(4):
+            append = make_append(model, rng, n_tokens=9)
+            store.append(append)
+            model = model.applied(append)
+        fork = copied(model, store.fork(1, "fork").session_id, "fork")
+        store.rename(1, f"{OLD.decode()} too")
+        store.rename(1, NEW.decode())
+        append = make_append(model, rng, n_tokens=9)
+        store.append(append)
+    return copied(model.applied(append), 1, NEW.decode()), fork
+
+
+def test_an_old_name_is_in_the_files_until_defrag(folder: Path) -> None:
+    root = folder / "store"
+    model, fork = renamed_store(root)
+    assert holds(root, OLD)
+    with write_store(root, segment_bytes=3000) as store:
+        report = store.defrag(least_dead=1.0)
+        assert report.n_segments > 0
+        assert holds(root, OLD) == []
+        assert store.defrag(least_dead=1.0).n_segments == 0
+        assert_session(store, model)
+        assert_session(store, fork)
+        assert_whole(store)
+    shutil.rmtree(root / "catalog")
+    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    with write_store(root) as store:
+        assert [row.name for row in store.sessions()] == [NEW.decode(), "fork"]
+        assert store.text(1) == model.text
+        assert_whole(store)
+
+
+@pytest.mark.parametrize("step", [Step.LOG_WRITTEN, Step.COMMIT_PREPARED, Step.COMMITTED, Step.SEGMENT_REMOVED])
+@pytest.mark.parametrize("loses_catalog", [False, True])
+def test_a_defrag_of_old_names_may_break_off(folder: Path, step: Step, loses_catalog: bool) -> None:
+    root = folder / "store"
+    model, _ = renamed_store(root)
+    disk = DiesAt()
+    with write_store(root, disk=disk, segment_bytes=3000) as store:
+        disk.step = step
+        with pytest.raises(KeyboardInterrupt):
+            store.defrag(least_dead=1.0)
+    if loses_catalog:
+        shutil.rmtree(root / "catalog")
+        assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    with write_store(root, segment_bytes=3000) as store:
+        assert store.session(1).name == NEW.decode()
+        assert store.text(1) == model.text
+        store.defrag(least_dead=1.0)
+        assert holds(root, OLD) == []
+        assert_whole(store)
+
+
+def test_forgetting_takes_all_names_that_a_session_had(folder: Path) -> None:
+    root = folder / "store"
+    renamed_store(root)
+    with write_store(root) as store:
+        store.prune(1, keep=2)  # the archive knows the name, too
+        store.rename(1, "another")
+        assert holds(root, NEW)
+        store.forget_session(1)
+        assert holds(root, OLD) == holds(root, NEW) == holds(root, b"another") == []
+        assert_whole(store)
