@@ -100,7 +100,7 @@ class Memory(Keeping):
                 store.append(append)
                 if progress is not None:
                     progress(piece.byte_hi, len(text))
-        self._home.index_if_possible()
+        self._home.index.feed_if_possible()
         now = store.source(row.session_id, name, digest)
         assert now is not None, "it was committed just now"
         return Ingested(name, session, len(text), now.n_tokens, now.n_sentences, perf_counter() - started)
@@ -169,7 +169,7 @@ class Memory(Keeping):
             generated = collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
-        self._home.index_if_possible()
+        self._home.index.feed_if_possible()
         row = self._home.store().session(session)
         return Turn(
             answer=generated.text.strip(),
