@@ -14,11 +14,10 @@ from livingkv.store.appending import chunk_item
 from livingkv.store.chunk_payload import Chunk, pack_chunk, role_of
 from livingkv.store.events import Forgotten
 from livingkv.store.families import erasures, relatives, unshared_pages
-from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem
+from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem
 from livingkv.store.page_changes import plan_drop
 from livingkv.store.plan import Plan, PlannedLog
 from livingkv.store.records import Location, RecordFlags, RecordType, pack_record
-from livingkv.store.replaying import FORGOTTEN_SOURCE
 from livingkv.store.rows import Append, SentenceRecord
 from livingkv.store.snapshot import Snapshot
 
