@@ -97,6 +97,21 @@ def _rewrite(
     source: int | None,
 ) -> set[int]:
     """Plan a chunk's record without some sentences; the tokens that were blanked."""
+    append, tokens = _blanked(session_id, row, chunk, numbers, blank_all=blank_all, source=source)
+    place = chunk.place._replace(first_sentence=row.first_sentence)
+    forgotten = sorted(chunk.forgotten | numbers)
+    packed = pack_chunk(append, place, n_sealed_pages=chunk.n_pages, forgotten=forgotten)
+    sequence = plan.state.next_sequence
+    record = pack_record(RecordType.CHUNK, RecordFlags.NONE, session_id, number, sequence, packed.payload)
+    plan.log.append(PlannedLog(session_id, number, record, chunk_item(append, place, packed, row.source, sequence)))
+    plan.state = plan.state._replace(next_sequence=sequence + 1)
+    return tokens
+
+
+def _blanked(
+    session_id: int, row: ChunkItem, chunk: Chunk, numbers: set[int], *, blank_all: bool, source: int | None
+) -> tuple[Append, set[int]]:
+    """A chunk as it is appended anew, spaces and zeros for what is forgotten; and the tokens that are zeros now."""
     text, ids = bytearray(chunk.text()), chunk.token_ids().copy()
     spans = [chunk.sentence(each) for each in range(chunk.n_sentences)]
     tokens: set[int] = set()
@@ -120,14 +135,7 @@ def _rewrite(
         source_digest=chunk.source_digest if source is None else f"{FORGOTTEN_SOURCE}{source}",
         ends_turn=chunk.ends_turn,
     )
-    place = chunk.place._replace(first_sentence=row.first_sentence)
-    forgotten = sorted(chunk.forgotten | numbers)
-    packed = pack_chunk(append, place, n_sealed_pages=chunk.n_pages, forgotten=forgotten)
-    sequence = plan.state.next_sequence
-    record = pack_record(RecordType.CHUNK, RecordFlags.NONE, session_id, number, sequence, packed.payload)
-    plan.log.append(PlannedLog(session_id, number, record, chunk_item(append, place, packed, row.source, sequence)))
-    plan.state = plan.state._replace(next_sequence=sequence + 1)
-    return tokens
+    return append, tokens
 
 
 def _without_tail(plan: Plan, session_id: int, session: SessionItem) -> SessionItem:
