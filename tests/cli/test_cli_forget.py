@@ -16,13 +16,9 @@ from livingkv.store import Store
 from tests.cli.conftest import Run
 from tests.cli.test_cli_keep import fails, names
 from tests.cli.test_cli_process import ENVIRONMENT, ROOT, read_until
+from tests.store.store_cases import holds
 
 SECRET = b"anzibarquince"
-
-
-def files_with(store: str, data: bytes) -> list[str]:
-    """Files of a store that hold these bytes."""
-    return [str(path) for path in Path(store).rglob("*") if path.is_file() and data in path.read_bytes()]
 
 
 def sentence_id(store: str, word: str) -> str:
@@ -33,7 +29,7 @@ def sentence_id(store: str, word: str) -> str:
 
 @pytest.mark.parametrize("what", ["session", "source", "sentence", "everything"])
 def test_what_is_forgotten_is_gone(what: str, two: str, full: Path, livingkv: Run) -> None:
-    assert files_with(two, SECRET)
+    assert holds(Path(two), SECRET)
     argv = {
         "session": ["--session", "diary"],
         "source": ["--session", "diary", "--source", str(full.parent / "diary.txt"), "--deep"],
@@ -44,7 +40,7 @@ def test_what_is_forgotten_is_gone(what: str, two: str, full: Path, livingkv: Ru
     assert (code, errors) == (0, "")
     receipt = json.loads(output)
     assert receipt["n_sentences"] >= 1 and receipt["n_bytes"] >= 46
-    assert files_with(two, SECRET) == []
+    assert holds(Path(two), SECRET) == []
     assert names(livingkv, two) == {"session": ["doors"], "everything": []}.get(what, ["doors", "diary"])
     assert livingkv("check", two)[0] == 0
 

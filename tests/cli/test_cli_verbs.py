@@ -17,6 +17,7 @@ from livingkv.cli_process import run
 from livingkv.results import Answer, SessionInfo, Stats, Turn
 from tests.cli.fake_memory import fake_module
 from tests.cli.small_store import make_small_store
+from tests.store.damage import flip
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -198,9 +199,7 @@ def test_check_finds_a_store_whole_or_fails(small_store: str, livingkv: Run) -> 
     code, output, _ = livingkv("check", small_store, "--json")
     assert (code, json.loads(output)["ok"]) == (0, True)
     (segment,) = (file for file in (Path(small_store) / "segments").iterdir() if file.stat().st_size > 4000)
-    data = bytearray(segment.read_bytes())
-    data[data.index(b"pagepage") + 100] ^= 1
-    segment.write_bytes(data)
+    flip(segment, (segment.read_bytes().index(b"pagepage") + 100) * 8)
     code, output, errors = livingkv("check", small_store)
     assert code == 1
     assert "- " in output
