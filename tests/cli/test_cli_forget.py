@@ -21,6 +21,11 @@ from tests.store.store_cases import holds
 SECRET = b"anzibarquince"
 
 
+def files_with(store: str, data: bytes) -> list[str]:
+    """Files of a store that hold these bytes."""
+    return holds(Path(store), data)
+
+
 def sentence_id(store: str, word: str) -> str:
     """The id of the sentence that holds the word."""
     with Store.open(store, mode="read") as opened:
@@ -29,7 +34,7 @@ def sentence_id(store: str, word: str) -> str:
 
 @pytest.mark.parametrize("what", ["session", "source", "sentence", "everything"])
 def test_what_is_forgotten_is_gone(what: str, two: str, full: Path, livingkv: Run) -> None:
-    assert holds(Path(two), SECRET)
+    assert files_with(two, SECRET)
     argv = {
         "session": ["--session", "diary"],
         "source": ["--session", "diary", "--source", str(full.parent / "diary.txt"), "--deep"],
@@ -40,7 +45,7 @@ def test_what_is_forgotten_is_gone(what: str, two: str, full: Path, livingkv: Ru
     assert (code, errors) == (0, "")
     receipt = json.loads(output)
     assert receipt["n_sentences"] >= 1 and receipt["n_bytes"] >= 46
-    assert holds(Path(two), SECRET) == []
+    assert files_with(two, SECRET) == []
     assert names(livingkv, two) == {"session": ["doors"], "everything": []}.get(what, ["doors", "diary"])
     assert livingkv("check", two)[0] == 0
 

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import typer
 
-from livingkv.cli import app
-from livingkv.cli_process import run
 from livingkv.results import Answer, SessionInfo, Stats, Turn
+from tests.cli.conftest import Run, runner
 from tests.cli.fake_memory import fake_module
 from tests.cli.small_store import make_small_store
 from tests.store.damage import flip
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture(name="livingkv")
 def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line: arguments in, exit code, standard output and standard error out."""
+    """The command line over the fake memory."""
     monkeypatch.setitem(sys.modules, "livingkv.memory", fake_module())
-
-    def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        code = run(typer.main.get_group(app), argv)
-        output, errors = capsys.readouterr()
-        return code, output, errors
-
-    return call
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture(name="store")
