@@ -34,6 +34,13 @@ class Loss:
     n_pages: int = 0
     n_later_pages: int = 0
 
+    def add_sentences(self, row: ChunkItem, chunk: Chunk, numbers: list[int]) -> list[int]:
+        """Count sentences by their numbers in a chunk; their ids."""
+        ids = [row.first_sentence + each for each in numbers]
+        self.sentence_ids += ids
+        self.n_bytes += sum(span.byte_hi - span.byte_lo for span in map(chunk.sentence, numbers))
+        return ids
+
 
 def plan_forget_sentences(
     plan: Plan,
@@ -66,10 +73,7 @@ def plan_forget_sentences(
         new_tokens = _rewrite(plan, session_id, number, row, chunk, numbers, blank_all=own is None, source=source)
         if all(not _shares(snapshot, other, number, row.location) for other in others):
             plan.erasures += erasures([row.location], overwrite=True)
-        ids = [row.first_sentence + each for each in sorted(numbers)]
-        loss.sentence_ids += ids
-        plan.removed_weights += ids
-        loss.n_bytes += sum(span.byte_hi - span.byte_lo for span in map(chunk.sentence, sorted(numbers)))
+        plan.removed_weights += loss.add_sentences(row, chunk, sorted(numbers))
         n_forgotten += len(numbers)
         tokens |= new_tokens
     loss.n_tokens += len(tokens)
