@@ -151,7 +151,6 @@ class Move:
                 else:
                     changes.put_page(session_id, number, item._replace(location=new))
 
-
     def _resize(self, changes: Changes, session_id: int, n_bytes: int) -> None:
         session = changes.session(session_id)
         assert session is not None

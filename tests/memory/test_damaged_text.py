@@ -47,7 +47,7 @@ def test_the_other_sentences_are_indexed_and_the_other_pages_repaired(tmp_path: 
     with Memory.open(root, model=MODEL, settings=SMALL) as memory:
         store = memory._home.store()
         n_whole = sum(info.n_sentences for info in memory.sessions()) - len(lost)
-        assert memory._home.index().n_sentences == n_whole
+        assert memory._home.index.current().n_sentences == n_whole
         assert memory.ask("What is the code of door 28?", mode="extract", session="default").evidence
         store.recharge([lost[0], lost[-1] + 1])
         assert [hot.sentence_id for hot in memory.hottest()] == [lost[-1] + 1]

@@ -131,6 +131,7 @@ def require_whole(root: Path, sessions: Sessions, may_take: Callable[[int], bool
             missing = frozenset(store.missing_pages(found[name].session_id))
             assert missing == model.missing or (missing > model.missing and may_take(model.session_id))
             assert set(found[name].sources) == {chunk.source for chunk in model.chunks} - {""}
+            assert found[name].pinned == model.pinned
             result[name] = replace(model, missing=missing)
             assert_session(store, result[name])
     for _ in range(2):  # recovering twice is recovering once

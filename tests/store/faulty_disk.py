@@ -1,4 +1,4 @@
-"""Disks that misbehave: one that fails, and one that ends its process."""
+"""Disks that misbehave: one that fails, one that breaks off at a step, one that ends its process there."""
 
 from __future__ import annotations
 
@@ -59,6 +59,20 @@ class FailingDisk(Disk):
     def remove(self, path: Path) -> None:
         self._may_fail()
         super().remove(path)
+
+
+class DiesAt(Disk):
+    """Raises KeyboardInterrupt at the `count`-th arrival at `step`, once. Neither is looked at before it is set."""
+
+    def __init__(self, step: Step | None = None, count: int = 1) -> None:
+        self.step = step
+        self._left = count
+
+    def reached(self, step: Step) -> None:
+        if step is self.step:
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
 
 
 class KillingDisk(Disk):

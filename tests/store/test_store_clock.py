@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from livingkv.store import Store
-from tests.store.store_cases import assert_session, assert_whole, filled_store, make_append, write_store
+from tests.store.store_cases import assert_session, assert_whole, filled_store, make_append, rebuild, write_store
 
 
 def test_every_verb_while_the_clock_goes_backwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +43,7 @@ def test_every_verb_while_the_clock_goes_backwards(folder: Path, monkeypatch: py
         assert_whole(store)
     assert passed == sorted(passed, reverse=True)
     assert len(passed) > 8
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    rebuild(root)
     with write_store(root) as store:
         store.replace_pages(1, {}, tail=model.tail)
         assert_session(store, model)

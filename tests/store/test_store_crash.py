@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,18 +16,14 @@ import pytest
 
 from livingkv.store import Step
 from tests.store.crash_operations import KINDS
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.store.other_process import run
 
 
 def kill_many(folder: Path, n_kills: int, seed: int) -> dict[str, Any]:
     """Run the driver; what it did."""
-    command = [sys.executable, "-m", "tests.store.crash_driver", str(folder), str(n_kills), str(seed)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    arguments = (folder, str(n_kills), str(seed))
+    done: dict[str, Any] = json.loads(run("-m", "tests.store.crash_driver", *arguments, OPENBLAS_NUM_THREADS="1"))
+    return done
 
 
 def test_kills(folder: Path) -> None:

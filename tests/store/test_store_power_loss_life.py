@@ -14,7 +14,7 @@ from livingkv.store import SentenceRecord, Store
 from livingkv.store.stats import folder_bytes
 from tests.store.crash_driver import open_store, require_whole, tailless
 from tests.store.crash_operations import Change, Operation, Sessions, applied, perform
-from tests.store.recording_disk import RecordingDisk, after_power_loss
+from tests.store.power_loss import RecordingDisk, after_power_loss
 from tests.store.store_cases import make_append, new_store, read_store
 
 SEED = 20_261_130
@@ -219,5 +219,3 @@ def test_the_replay_catches_a_life_without_syncs(folder: Path) -> None:
         for number in range(200):
             n_events = random.Random(SEED + number).randint(1, len(life.disk.events))
             require_survival(life, n_events, folder / f"loss{number}", SEED + number)
-
-
