@@ -70,25 +70,38 @@ def plan_forget_sentences(
     n_forgotten = 0
     for number, own in wanted.items():
         row = snapshot.chunk(session_id, number)
-        try:
-            chunk = read_chunk(session_id, number, row)
-        except RecordDamaged:
-            chunk, own = _blank(snapshot, session_id, session, number, row, read_chunk, page_tokens), None
+        chunk, is_whole = _read_or_blank(snapshot, session_id, session, number, row, read_chunk, page_tokens)
+        own = own if is_whole else None
         numbers = (set(range(chunk.n_sentences)) if own is None else own) - chunk.forgotten
         if not numbers and own is not None:
             continue
-        new_tokens = _rewrite(plan, session_id, number, row, chunk, numbers, blank_all=own is None, source=source)
+        tokens |= _rewrite(plan, session_id, number, row, chunk, numbers, blank_all=own is None, source=source)
         if row.location.segment and all(not _shares(snapshot, other, number, row.location) for other in others):
             plan.erasures += erasures([row.location], overwrite=True)
         plan.removed_weights += loss.add_sentences(row, chunk, sorted(numbers))
         n_forgotten += len(numbers)
-        tokens |= new_tokens
     loss.n_tokens += len(tokens)
     session = session._replace(n_forgotten=session.n_forgotten + n_forgotten)
     if tokens and session.tail_bytes and (deep or max(tokens) >= session.n_sealed_tokens):
         session = _without_tail(plan, session_id, session)
     plan.sessions[session_id] = session
     _drop_kv(plan, snapshot, session_id, session, tokens, page_tokens, loss, deep=deep)
+
+
+def _read_or_blank(
+    snapshot: Snapshot,
+    session_id: int,
+    session: SessionItem,
+    number: int,
+    row: ChunkItem,
+    read_chunk: ReadChunk,
+    page_tokens: int,
+) -> tuple[Chunk, bool]:
+    """A chunk and True, or what stands for a damaged one and False."""
+    try:
+        return read_chunk(session_id, number, row), True
+    except RecordDamaged:
+        return _blank(snapshot, session_id, session, number, row, read_chunk, page_tokens), False
 
 
 def _blank(
