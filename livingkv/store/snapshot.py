@@ -112,9 +112,12 @@ class Snapshot:
             yield items.numbers_of(key)[0], items.unpack_session(body)
 
     def source_number(self, session_id: int, name: str, digest: str) -> int | None:
-        """The number of a source in its session."""
+        """The number of a source in its session. Another source under the same key is not taken for it."""
         body = self._get(SOURCE_KEYS, items.source_key(session_id, name, digest))
-        return None if body is None else items.unpack_number(body)
+        if body is None:
+            return None
+        found = self.source(session_id, items.unpack_number(body))
+        return items.unpack_number(body) if (found.name, found.digest) == (name, digest) else None
 
     def source(self, session_id: int, number: int) -> SourceItem:
         """One source."""
