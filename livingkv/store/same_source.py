@@ -26,8 +26,8 @@ def find_source(
 
 
 def _is_same(catalog: Catalog, reading: Reading, row: SourceRow, text: bytes) -> bool:
-    """True when `text` is the source, or goes on where it broke off. What was forgotten or cannot be read differs in
-    nothing."""
+    """True when `text` is the source, or goes on where it broke off. What was forgotten differs in nothing; what cannot
+    be read is lost, and the text is new."""
     if row.n_bytes > len(text) or (row.complete and row.n_bytes != len(text)):
         return False
     with catalog.read() as snapshot:
@@ -50,7 +50,7 @@ def _holds(reading: Reading, session_id: int, number: int, item: ChunkItem, text
             return True
         forgotten = [chunk.sentence(sentence) for sentence in chunk.forgotten]
     except RecordDamaged:
-        return True
+        return False
     expected = bytearray(text)
     for span in forgotten:
         lo, hi = span.byte_lo - chunk.place.first_byte, span.byte_hi - chunk.place.first_byte

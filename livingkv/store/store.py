@@ -202,8 +202,8 @@ class Store(StorePruning):
     def find_source(self, session_id: int, name: str, digest: str, text: bytes) -> tuple[str, SourceRow | None]:
         """Under which digest the session holds this text, or may get it, and what it holds of it; None if nothing.
 
-        Stored bytes are compared: where another text has the digest, a number is put behind it. Raises
-        SessionNotFound.
+        Stored bytes are compared: where another text has the digest, or the stored one is damaged, a number is put
+        behind it. Raises SessionNotFound.
         """
         return find_source(self._catalog, self._reading, session_id, name, digest, text)
 
