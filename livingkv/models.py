@@ -155,7 +155,7 @@ def _described(
     network.eval().requires_grad_(False)
     config = network.config
     own_chunk = DualChunk.from_config(config)
-    rules = None if dual_chunk == "off" else dual_chunk or own_chunk
+    rules = _dual_chunk(dual_chunk, own_chunk)
     native = own_chunk.original_context if own_chunk else int(config.max_position_embeddings)
     try:
         rope = read_rope(getattr(network.base_model, "rotary_emb", None))
@@ -183,6 +183,14 @@ def _described(
         rope_text=rope_text(config, rope, rules),
         quantization=quantization if quantization != "none" else _own_quantization(config),
     )
+
+
+def _dual_chunk(asked: AskedDualChunk, own: DualChunk | None) -> DualChunk | None:
+    if asked == "off":
+        return None
+    if asked is not None and not isinstance(asked, DualChunk):
+        raise InputError("dual_chunk", repr(asked), 'a DualChunk, "off" or None is allowed')
+    return asked or own
 
 
 def _require_one_device(name: str, network: Any) -> None:

@@ -26,5 +26,5 @@ def test_a_session_of_the_gpu_goes_on_bit_for_bit_in_another_process(
 def test_64_spill_and_restore_loops(tmp_path: Path) -> None:
     loops = SpillLoops(tmp_path / "s", torch.device("cuda"))
     loops.run(N_THREADS, 4, run_threads)
-    assert loops.n_restored >= 2 * N_THREADS * 3 and loops.n_wrong == 0
+    assert loops.n_restored > 4 * N_THREADS and loops.n_wrong == 0
     loops.close()

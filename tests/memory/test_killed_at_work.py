@@ -44,7 +44,7 @@ def test_reader_and_writer_die_together(tmp_path: Path, tiny_folder: Path) -> No
     finally:
         for process in running:
             process.kill()
-        told = [process.communicate()[0] for process in running][0]
+        told, *_ = [process.communicate()[0] for process in running]
     last = int(told.splitlines()[-1]) if told else 0
     with Memory.open(store, read_only=True) as reader:
         assert reader.text("default").startswith(b"".join(map(note, range(last + 1))))

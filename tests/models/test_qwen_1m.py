@@ -1,4 +1,4 @@
-"""The config of Qwen2.5-1M: it loads with its dual-chunk positions and without them, and is read and asked both ways."""
+"""The config of Qwen2.5-1M: it loads with its dual-chunk positions and without them, and answers both ways."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def test_a_store_of_one_is_not_opened_with_the_other(tmp_path: Path, folder: Pat
 def test_a_broken_config_is_one_clear_line(folder: Path, broken: object) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dual_chunk_attention_config": broken}))
-    with pytest.raises(InputError, match="chunk_size|local_tokens") as caught:
+    with pytest.raises(InputError, match=r"chunk_size|local_tokens") as caught:
         load_model(folder, device="cpu")
     assert "\n" not in str(caught.value)
+
+
+def test_anything_else_than_off_is_named(folder: Path) -> None:
+    with pytest.raises(InputError, match='"off" or None is allowed'):
+        load_model(folder, device="cpu", dual_chunk="on")  # type: ignore[arg-type]

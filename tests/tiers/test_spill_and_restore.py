@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # hundreds of commits, each synced
 def test_64_spill_and_restore_loops(folder: Path) -> None:
     loops = SpillLoops(folder / "s", torch.device("cpu"))
     loops.run(N_THREADS, 4, run_threads)
-    assert loops.n_restored >= 2 * N_THREADS * 3 and loops.n_wrong == 0
+    assert loops.n_restored > 4 * N_THREADS and loops.n_wrong == 0
     assert loops.pages.counts().ram.n_evicted > N_THREADS
     loops.pages._reading.close()
     loops.pages.check()
