@@ -10,7 +10,7 @@ import pytest
 import livingkv.memory
 from livingkv import Memory, Settings
 from livingkv.errors import PageDamaged
-from livingkv.store import items
+from livingkv.store import item_bytes
 from tests.store.store_cases import assert_session, assert_whole, filled_store, make_append, read_store, write_store
 from tests.tiny import tiny_model
 
@@ -62,7 +62,7 @@ def test_a_forgotten_sentence_stays_forgotten(tmp_path: Path) -> None:
 
 
 def test_two_sources_under_one_key_of_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "xxh3_128_digest", lambda identity: b"\0" * 16)
+    monkeypatch.setattr(item_bytes, "xxh3_128_digest", lambda identity: b"\0" * 16)
     rng, folder = random.Random(3), tmp_path / "s"
     model = filled_store(folder)
     with write_store(folder) as store:
