@@ -56,7 +56,7 @@ class SpillLoops:
         ids = [self.store.create_session(f"session {number}").session_id for number in range(n_threads)]
 
         def work(number: int) -> None:
-            stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+            stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream) if stream else nullcontext():
                 for loop in range(n_loops):
                     self._spill(ids[number], loop, seed=1000 * number + loop)
