@@ -23,7 +23,7 @@ def run_and_kill(store: Path, model: str, task: str, codec: str = "int8") -> dic
         [sys.executable, str(SCRIPT), str(store), model, task, codec],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
     )
     assert process.stdout is not None
     try:
