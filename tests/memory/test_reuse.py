@@ -139,3 +139,19 @@ def test_a_warm_up_changes_no_byte(tmp_path: Path, codec: CodecName) -> None:
         memory.ingest("doors", text=TEXT)
         memory.chat("Hello.", max_tokens=20)
         assert pages_of(memory, "default") == cold and len(cold) > 10
+
+
+def test_nothing_forgotten_is_held_on(tmp_path: Path) -> None:
+    """The hot window on the device and the pages in RAM go before the receipt is given; what is asked next finds
+    nothing."""
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SMALL) as memory:
+        memory.ingest("doors", text=TEXT)
+        memory.chat("Hello.", session="talk", max_tokens=4)
+        memory.ingest("more", text=b"The Zanzibarquince is below the stairs.")
+        assert memory.ask("Where is the Zanzibarquince?", mode="kv", max_tokens=2).reused_tokens > 0
+        home = memory._home
+        assert home._hot and home.pages().counts().ram.size_bytes > 0
+        memory.forget(session="default")
+        assert not home._hot
+        assert {key.session_id for key in home.pages()._ram.held()} == set()
+        assert not any("Zanzibar" in found.text for found in memory.ask("Zanzibarquince?", mode="extract").evidence)
