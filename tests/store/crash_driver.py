@@ -35,7 +35,7 @@ FREQUENT = {
     None, Step.SEGMENT_MADE, Step.PAGES_WRITTEN, Step.LOG_WRITTEN, Step.SEGMENTS_SYNCED, Step.COMMIT_PREPARED,
     Step.COMMITTED,
 }  # fmt: skip
-RARE = {Step.ERASED, Step.SEGMENT_REMOVED, Step.SCRUBBED, Step.ARCHIVE_REPLACED}
+RARE = {Step.ERASED, Step.SEGMENT_REMOVED, Step.SCRUBBED}
 
 
 def open_store(root: Path, disk: Disk | None = None, budget: int | None = None) -> Store:
@@ -60,13 +60,13 @@ class Life:
         self._oracle, self._exports = folder / f"oracle-{root.name}", folder / "exports"
         self._exports.mkdir(exist_ok=True)
 
-    def run(self) -> bool:
-        """True if it was killed. Raises AssertionError if it failed by itself."""
+    def run(self) -> str | None:
+        """Where it was killed, None if it did all. Raises AssertionError if it failed by itself."""
         if self.rebuilds:
             shutil.rmtree(self._root / "catalog")
         if self.step is Step.SEGMENT_CUT and (self._root / "segments").is_dir():
             self._leave_uncovered()
-        at_random_time = self.step not in MAKING | REBUILDING and self._rng.random() < 0.4
+        at_random_time = self.step not in MAKING | REBUILDING | {Step.ARCHIVE_REPLACED} and self._rng.random() < 0.4
         disk = Disk() if at_random_time else KillingDisk(self.step, self._count())
         child = os.fork()
         if not child:
@@ -81,7 +81,9 @@ class Life:
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status) or not os.WEXITSTATUS(status), "the child failed by itself"
-        return os.WIFSIGNALED(status)
+        if not os.WIFSIGNALED(status):
+            return None
+        return "RANDOM TIME" if at_random_time else self.step.name if self.step else "WRITE"
 
     def _count(self) -> int:
         """How often the step is passed before."""
@@ -187,8 +189,8 @@ class Run:
             self._begin(number)
         life = Life(self._folder, self._root, self._seed, number, self._first, self._sessions)
         self._steady = {model.session_id for model in self._sessions.values() if model.pinned}
-        if life.run():
-            self.kills[life.step.name if life.step else "WRITE"] += 1
+        if (place := life.run()) is not None:
+            self.kills[place] += 1
         if life.rebuilds:
             self._finish_rebuilding()
             self._sessions = tailless(self._sessions)

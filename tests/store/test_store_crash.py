@@ -44,5 +44,5 @@ def test_many_kills(folder: Path) -> None:
         kills.update(done["kills"])
         acknowledged.update(done["acknowledged"])
     print(f"kills: {dict(kills)}, acknowledged: {dict(acknowledged)}")
-    assert kills.keys() == {"WRITE", *(step.name for step in Step)}
+    assert kills.keys() == {"WRITE", "RANDOM TIME", *(step.name for step in Step)}
     assert acknowledged.keys() == {"append", *KINDS}
