@@ -19,11 +19,8 @@ from livingkv.models import LoadedModel
 from livingkv.results import Migrated
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
-from livingkv.store import Append, PortableChunk, SessionRow, portable_text
+from livingkv.store import BEFORE_MIGRATION, MIGRATING, Append, PortableChunk, SessionRow, portable_text
 from livingkv.text import split_sentences
-
-NEW_SUFFIX = ".migrating"
-OLD_SUFFIX = ".before-migration"
 
 
 def migrate(
@@ -39,7 +36,7 @@ def migrate(
     model: None keeps the store's. `progress` gets a session's name, sessions done and in all.
     Raises InputError when an old store of an earlier migration is still beside it, StoreError or ModelError.
     """
-    new, old = path.with_name(path.name + NEW_SUFFIX), path.with_name(path.name + OLD_SUFFIX)
+    new, old = path.with_name(path.name + MIGRATING), path.with_name(path.name + BEFORE_MIGRATION)
     if old.exists():
         raise InputError("store", old, "an earlier migration left it: check the new store, then remove it")
     if new.exists():
@@ -70,7 +67,7 @@ def _copy_sessions(
     try:
         target.writable_store()
         for done, row in enumerate(rows, 1):
-            with tempfile.TemporaryDirectory(dir=new.parent, prefix=".migrating-") as folder:
+            with tempfile.TemporaryDirectory(dir=new, prefix="export-") as folder:
                 portable = Path(folder) / "session"
                 source.store().export_session(row.session_id, portable, kv=False)
                 _read_session(target, row, portable)

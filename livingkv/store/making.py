@@ -17,6 +17,8 @@ from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.items import State
 from livingkv.store.manifest import (
+    ERASING,
+    ERASING_DRAFT,
     FORMAT,
     MANIFEST,
     MANIFEST_DRAFT,
@@ -31,7 +33,7 @@ SEGMENTS = "segments"
 CATALOG = "catalog"
 INDEX = "index"
 _KNOWN_FOLDERS = {SEGMENTS, CATALOG, "catalog.new", "catalog.lost", INDEX, ARCHIVE, "lost+found"}
-_KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, LOCK, *_KNOWN_FOLDERS}
+KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, ERASING, ERASING_DRAFT, LOCK, *_KNOWN_FOLDERS}
 _FIRST_STATE = State(next_session=1, next_segment=1, next_sequence=1, next_sentence=0)
 
 
@@ -50,7 +52,7 @@ def prepare_folder(disk: Disk, root: Path) -> None:
             raise StoreUnwritable(f"{root} is not a folder: choose another store path")
         disk.make_folder(root)
         if read_manifest(root) is None:
-            foreign = sorted(path.name for path in root.iterdir() if path.name not in _KNOWN_NAMES)
+            foreign = sorted(path.name for path in root.iterdir() if path.name not in KNOWN_NAMES)
             if foreign:
                 raise StoreError(
                     f"{root} is not a store and not empty (it holds {foreign[0]}): choose another store path"
