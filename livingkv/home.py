@@ -32,11 +32,13 @@ from livingkv.errors import (
 )
 from livingkv.hot_window import HotWindow
 from livingkv.index import Entry, Index
-from livingkv.models import LoadedModel, load_model
+from livingkv.model_choice import ModelChoice
+from livingkv.model_fetch import Progress
+from livingkv.models import LoadedModel
 from livingkv.repairing import repair_session
 from livingkv.results import CheckReport
 from livingkv.settings import DEFAULT_CODEC, CodecName, Settings
-from livingkv.store import SessionRow, Store
+from livingkv.store import SessionRow, Store, require_place
 from livingkv.stored_kv import restore_hot_window
 from livingkv.tiers import TieredPages, open_pages
 from livingkv.tiers.pinning import pin_for_cuda
@@ -48,7 +50,13 @@ class Home:
     """The open parts of one memory. Not thread-safe."""
 
     def __init__(
-        self, path: Path, model: str | LoadedModel | None, settings: Settings | None, *, read_only: bool, create: bool
+        self,
+        path: Path,
+        model: str | ModelChoice | LoadedModel | None,
+        settings: Settings | None,
+        *,
+        read_only: bool,
+        create: bool,
     ) -> None:
         self.path = path
         self._model = model
@@ -61,6 +69,7 @@ class Home:
         self._pages: TieredPages | None = None
         self._hot: dict[int, HotWindow] = {}
         self._recalled: list[int] = []
+        self._codec_fits = False
         self.load_ms = 0.0
         try:
             self._open(path, model, create=create)
@@ -68,7 +77,7 @@ class Home:
             self._closing.close()
             raise
 
-    def _open(self, path: Path, model: str | LoadedModel | None, *, create: bool) -> None:
+    def _open(self, path: Path, model: str | ModelChoice | LoadedModel | None, *, create: bool) -> None:
         read_only = self._read_only
         try:
             budget = None if read_only else self.settings.disk_budget_bytes
@@ -128,11 +137,8 @@ class Home:
     def writable_store(self) -> Store:
         """The store, made now if it does not exist; its model is checked. Raises StoreUnwritable when opened
         read-only."""
-        if self._read_only:
-            raise StoreUnwritable(f"{self.path} was opened read-only: open it for writing")
-        engine = self.engine()
+        engine = self.ready_to_write()
         if self._store is None:
-            require_codec(engine)
             self._store = Store.open(
                 self.path,
                 mode="write",
@@ -145,15 +151,31 @@ class Home:
             self.index()  # so that a reader finds one from the first commit on
         return self._store
 
-    def engine(self) -> Engine:
+    def ready_to_write(self, progress: Progress | None = None) -> Engine:
+        """The model, and nothing in the way of writing that can be known before; nothing is changed.
+
+        Raises StoreUnwritable, StoreError for somebody else's folder, ModelError or FingerprintMismatch.
+        """
+        if self._read_only:
+            raise StoreUnwritable(f"{self.path} was opened read-only: open it for writing")
+        if self._store is None:
+            require_place(self.path)
+        engine = self.engine(progress)
+        if self._store is None and not self._codec_fits:
+            require_codec(engine)
+            self._codec_fits = True
+        return engine
+
+    def engine(self, progress: Progress | None = None) -> Engine:
         """The model, loaded now if need be, and checked against the store. Raises ModelError or FingerprintMismatch."""
         if self._engine is None:
             started = perf_counter()
             model = self._model
-            if model is None and self._store is not None:
-                model = self._label("model")
             if not isinstance(model, LoadedModel):
-                model = load_model(model)
+                choice = ModelChoice.of(model)
+                if self._store is not None:
+                    choice = choice.as_in(self._store.fingerprint, str(choice.spec or self.model_label))
+                model = choice.load(progress)
             if self.settings.placement == "dual_chunk" and model.dual_chunk is None:
                 allowed = "a model with dual-chunk positions is needed; compact and absolute work with every model"
                 raise InputError("settings.placement", "dual_chunk", allowed)
@@ -249,12 +271,22 @@ class Home:
             self.index_new_sentences()
 
     def session_for_writing(self, name: str, *, kv: bool = True) -> SessionRow:
-        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start."""
-        store = self.writable_store()
+        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start.
+
+        Raises InputError where it exists and keeps KV all the same.
+        """
+        return self.known_session(name, kv=kv) or self.writable_store().create_session(name, kv=kv)
+
+    def known_session(self, name: str, *, kv: bool = True) -> SessionRow | None:
+        """The session called `name`, None if there is none yet. Raises InputError if it keeps KV though `kv` is
+        False."""
         try:
-            return store.session(name)
-        except SessionNotFound:
-            return store.create_session(name, kv=kv)
+            row = self.store().session(name)
+        except (SessionNotFound, StoreNotFound):
+            return None
+        if not kv and not row.text_only:
+            raise InputError("text-only", f"session {name!r}, which keeps KV", "leave it out, or name a new session")
+        return row
 
     def at_message_start(self, session_id: int) -> bool:
         """True when the session's last token opened a user message, so that nothing of it has been said yet."""

@@ -77,19 +77,21 @@ def load_model(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     weights: Weights | None = None,
-    dual_chunk: DualChunk | None = None,
+    dual_chunk: DualChunk | bool | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
 
     spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's
     LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default),
-    "fp32", or "8bit" and "4bit" through bitsandbytes. dtype: of activations and KV, by default the weights'.
-    dual_chunk: by default the config's.
+    "fp32", or "8bit" and "4bit" through bitsandbytes on CUDA. dtype: of activations and KV, by default the weights'.
+    dual_chunk: by default the config's, as with True; False leaves it out.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
     place, computed_in = _device(device), _dtype(weights, dtype)
+    if weights in ("8bit", "4bit") and place.type != "cuda":
+        raise InputError("weights", weights, "bf16 or fp32 is allowed without a CUDA device")
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
     if progress:
@@ -118,7 +120,7 @@ def from_network(
     tokenizer: Any,
     *,
     name: str = "network",
-    dual_chunk: DualChunk | None = None,
+    dual_chunk: DualChunk | bool | None = None,
     quantization: str = "none",
 ) -> LoadedModel:
     """A `LoadedModel` of a network that is in memory already. Puts it in eval mode and switches gradients off.
@@ -143,7 +145,7 @@ def _described(
     tokenizer: Any,
     *,
     name: str,
-    dual_chunk: DualChunk | None,
+    dual_chunk: DualChunk | bool | None,
     quantization: str,
     model_digest: str,
     tokenizer_digest: str,
@@ -152,6 +154,7 @@ def _described(
     network.eval().requires_grad_(False)
     config = network.config
     own_chunk = DualChunk.from_config(config)
+    chunk = _chosen_chunk(dual_chunk, own_chunk, name)
     native = own_chunk.original_context if own_chunk else int(config.max_position_embeddings)
     try:
         rope = read_rope(getattr(network.base_model, "rotary_emb", None))
@@ -172,13 +175,23 @@ def _described(
         dtype=network.dtype,
         device=network.device,
         key_bias=facts.key_bias,
-        dual_chunk=dual_chunk or own_chunk,
+        dual_chunk=chunk,
         stop_ids=_stop_ids(network, tokenizer),
         model_digest=model_digest,
         tokenizer_digest=tokenizer_digest,
-        rope_text=rope_text(config, rope, dual_chunk or own_chunk),
+        rope_text=rope_text(config, rope, chunk),
         quantization=quantization if quantization != "none" else _own_quantization(config),
     )
+
+
+def _chosen_chunk(wish: DualChunk | bool | None, own: DualChunk | None, name: str) -> DualChunk | None:
+    if wish is True and own is None:
+        raise InputError(
+            "dual_chunk", "True", f"{name} has no dual-chunk sizes in its config: leave it out, or give sizes"
+        )
+    if wish is False:
+        return None
+    return wish if isinstance(wish, DualChunk) else own
 
 
 def _own_quantization(config: Any) -> str:

@@ -77,7 +77,10 @@ class Turn(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What `ingest` returns for one source. `skipped` is True when the session held these very bytes already."""
+    """What `ingest` returns for one source. `skipped` is True when the session held these very bytes already.
+
+    `n_stale_sentences`: those of other bytes under this name, kept of ingests that broke off. `forget` takes them.
+    """
 
     source: str
     session: str
@@ -86,6 +89,7 @@ class Ingested:
     n_sentences: int
     seconds: float
     skipped: bool = False
+    n_stale_sentences: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from livingkv.store.appending import check_session_name
 from livingkv.store.disk import Disk, Step
 from livingkv.store.erasing_store import BEFORE_MIGRATION, MIGRATING, erase_store, what_erasing_takes
 from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.making import require_place
 from livingkv.store.rows import (
     Append,
     ArchivedSentence,
@@ -45,6 +46,7 @@ __all__ = [
     "check_session_name",
     "erase_store",
     "portable_text",
+    "require_place",
     "require_portable",
     "what_erasing_takes",
 ]
