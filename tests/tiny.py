@@ -96,7 +96,7 @@ def tiny_model(
     *,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    dual_chunk: DualChunk | None = None,
+    dual_chunk: DualChunk | bool | None = None,
     **changes: Any,
 ) -> LoadedModel:
     """A `LoadedModel` of a tiny random network, on the CPU. `changes` go to the config."""

@@ -11,10 +11,11 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from livingkv.errors import StoreError, StoreNotFound, StoreUnwritable
+from livingkv.errors import StoreError, StoreLocked, StoreNotFound, StoreUnwritable
 from livingkv.results import Erased
 from livingkv.store.disk import Disk, Step, errors_named
-from livingkv.store.making import KNOWN_NAMES
+from livingkv.store.environment import is_open
+from livingkv.store.making import CATALOG, KNOWN_NAMES
 from livingkv.store.manifest import ERASING, ERASING_DRAFT, MANIFEST
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.stats import folder_bytes
@@ -64,7 +65,7 @@ def erase_store(path: str | Path, *, disk: Disk | None = None) -> Erased:
     Broken off, the store refuses to open (StoreHalfErased), and the next call finishes. A file that was shared by hard
     links is overwritten for all of them. Names that are not a store's stay, and the folder with them.
 
-    Raises StoreLocked while anybody writes to it, StoreNotFound, StoreUnwritable or StoreError.
+    Raises StoreLocked while anybody writes to it or this process reads it, StoreNotFound, StoreUnwritable or StoreError.
     """
     root, disk = Path(path), disk or Disk()
     what_erasing_takes(root)  # nothing is locked that is no store
@@ -72,6 +73,8 @@ def erase_store(path: str | Path, *, disk: Disk | None = None) -> Erased:
         folders = [*_copies(root), root]
         for folder in folders:
             locks.callback(WriterLock(folder).release)
+            if is_open(folder / CATALOG):
+                raise StoreLocked(f"{folder} is open in this process: close it first")
         found = what_erasing_takes(root)
         for folder in reversed(folders):
             _mark(disk, folder, found)

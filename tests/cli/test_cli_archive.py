@@ -61,10 +61,8 @@ def test_restore_puts_the_text_back_and_it_is_found_again(pruned: str, livingkv:
     assert "stairs" in livingkv(*question)[1]
     assert archived(livingkv, pruned, "-s", "diary") == []
     with Store.open(pruned, mode="read") as store:
-        text = store.text(store.session("diary").session_id).split()
-        assert b" ".join(text) == (
-            b"The Zanzibarquince is hidden below the stairs. It rained. Bread, salt and lamp oil are missing."
-        )
+        text = b" ".join(store.text(store.session("diary").session_id).split())
+    assert text == b"The Zanzibarquince is hidden below the stairs. It rained.Bread, salt and lamp oil are missing."
     with Store.open(pruned, mode="write") as opened:
         opened.prune(opened.session("diary").session_id, keep=0)
     code, output, _ = livingkv("archive", "restore", pruned, "--everything", "--session", "found")

@@ -70,8 +70,6 @@ class Untouchable(io.BytesIO):
     def read(self, *_: object) -> bytes:
         raise AssertionError("standard input was read")
 
-    readinto = read1 = read
-
 
 @pytest.mark.parametrize("wrong", ["folder", "parent", "session", "model", "text-only", "store's model", "codec"])
 def test_standard_input_is_read_last(

@@ -38,8 +38,7 @@ def test_weights_of_a_new_store_are_kept_by_every_verb(
     tmp_path: Path, note: Path, tiny_folder: Path, livingkv: Run
 ) -> None:
     store = str(tmp_path / "s")
-    argv = ("ingest", store, str(note), "--model", str(tiny_folder), "--weights", "fp32")
-    assert livingkv(*argv)[0] == 0
+    assert livingkv("ingest", store, str(note), "--model", str(tiny_folder), "--weights", "fp32")[0] == 0
     assert chosen(store) == ("float32", False)
     assert livingkv("ask", store, QUESTION, "--mode", "kv", "--max-tokens", "2", "--json")[2] == ""
     assert livingkv("chat", store, "--max-tokens", "2", stdin=b"hello\n")[0] == 0

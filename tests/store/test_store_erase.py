@@ -101,7 +101,10 @@ def test_refused_while_a_writer_has_it(folder: Path) -> None:
     with write_store(folder / "store"), pytest.raises(StoreLocked):
         erase_store(folder / "store")
     with read_store(folder / "store") as store:
+        with pytest.raises(StoreLocked, match="open in this process"):
+            erase_store(folder / "store")
         assert store.check().ok
+    erase_store(folder / "store")
 
 
 def test_copies_of_a_migration_go_too(folder: Path) -> None:
