@@ -90,7 +90,7 @@ def _restore(home: Home, session: str, source: str, group: Sequence[ArchivedSent
         for piece in split_pieces(text, home.settings.commit_tokens, done):
             origin = Origin(source, "document", digest, end_of_source=piece.byte_hi == len(text))
             store.append(reader.read_text(text[piece.byte_lo : piece.byte_hi], piece.spans, origin))
-    home.index_if_possible()
+    home.index.feed_if_possible()
     now = store.source(row.session_id, source, digest)
     assert now is not None, "it was committed just now"
     return Ingested(source, session, len(text), now.n_tokens, now.n_sentences, perf_counter() - started)

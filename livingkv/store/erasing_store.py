@@ -65,7 +65,7 @@ def erase_store(path: str | Path, *, disk: Disk | None = None) -> Erased:
     Broken off, the store refuses to open (StoreHalfErased), and the next call finishes. A file that was shared by hard
     links is overwritten for all of them. Names that are not a store's stay, and the folder with them.
 
-    Raises StoreLocked while anybody writes to it or this process reads it, StoreNotFound, StoreUnwritable or StoreError.
+    Raises StoreLocked while anybody writes to it or this process reads it, StoreNotFound, StoreUnwritable, StoreError.
     """
     root, disk = Path(path), disk or Disk()
     what_erasing_takes(root)  # nothing is locked that is no store
