@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from livingkv.errors import InputError
 from livingkv.model_fetch import Progress
-from livingkv.models import DualChunk, LoadedModel, Weights, load_model
+from livingkv.models import AskedDualChunk, DualChunk, LoadedModel, Weights, load_model
 from livingkv.store import Fingerprint
 
 _WEIGHTS_OF_DTYPE: dict[str, Weights] = {"bfloat16": "bf16", "float32": "fp32"}
@@ -19,7 +20,8 @@ _WEIGHTS_OF_DTYPE: dict[str, Weights] = {"bfloat16": "bf16", "float32": "fp32"}
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """The arguments of `load_model` that a person chooses; None leaves one to the store, or to the default for a new
-    one. What differs from what the store was written with is refused when the model is loaded."""
+    one. What differs from what the store was written with is refused when the model is loaded. dual_chunk: True for the
+    rules of the model's config, False for none."""
 
     spec: str | Path | None = None
     weights: Weights | None = None
@@ -42,5 +44,12 @@ class ModelChoice:
         return ModelChoice(self.spec if self.spec is not None else spec, weights, dual_chunk)
 
     def load(self, progress: Progress | None = None) -> LoadedModel:
-        """Find and load it. Blocks, and raises, as `load_model`."""
-        return load_model(self.spec, weights=self.weights, dual_chunk=self.dual_chunk, progress=progress)
+        """Find and load it. Blocks and raises as `load_model`; InputError where wanted rules are not in the config."""
+        rules: AskedDualChunk = "off" if self.dual_chunk is False else None
+        if isinstance(self.dual_chunk, DualChunk):
+            rules = self.dual_chunk
+        loaded = load_model(self.spec, weights=self.weights, dual_chunk=rules, progress=progress)
+        if self.dual_chunk is True and loaded.dual_chunk is None:
+            allowed = f"{loaded.name} has no dual-chunk sizes in its config: leave it out, or give sizes"
+            raise InputError("dual_chunk", "True", allowed)
+        return loaded

@@ -13,7 +13,7 @@ from livingkv.errors import InputError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import DualChunk, load_model
 from livingkv.store import Fingerprint
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_network, tiny_tokenizer
 
 WRITTEN = Fingerprint(
     model="m", tokenizer="t", rope="half-split dim=16", dtype="bfloat16", quantization="none", codec="int8"
@@ -44,15 +44,14 @@ def test_a_rope_text_gives_its_own_sizes_back() -> None:
     assert ModelChoice.of("m").as_in(written, "tiny").dual_chunk == sizes
 
 
-def test_dual_chunk_can_be_wanted_or_not() -> None:
-    config = {"chunk_size": 512, "local_size": 64, "original_max_position_embeddings": 512}
-    plain, own = tiny_model("qwen2"), tiny_model("qwen2", dual_chunk_attention_config=config)
-    without = tiny_model("qwen2", dual_chunk=False, dual_chunk_attention_config=config)
-    assert own.dual_chunk == tiny_model("qwen2", dual_chunk=True, dual_chunk_attention_config=config).dual_chunk
-    assert without.dual_chunk is None and without.rope_text == plain.rope_text != own.rope_text
-    assert without.shape.native_context == 512
+def test_dual_chunk_can_be_wanted_or_not(tmp_path: Path, tiny_folder: Path) -> None:
+    sizes = {"chunk_size": 512, "local_size": 64, "original_max_position_embeddings": 512}
+    tiny_network("qwen2", dual_chunk_attention_config=sizes).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    for wish, has_it in ((None, True), (True, True), (False, False)):
+        assert (ModelChoice(tmp_path, None, wish).load().dual_chunk is not None) is has_it
     with pytest.raises(InputError, match="has no dual-chunk sizes"):
-        tiny_model("qwen2", dual_chunk=True)
+        ModelChoice(tiny_folder, None, True).load()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
