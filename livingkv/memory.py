@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from livingkv.asking import Asking, asked_for, check_ask, extract
-from livingkv.describing import session_info, store_stats
+from livingkv.describing import session_info, store_stats, turn_of
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping
@@ -171,19 +171,7 @@ class Memory(Keeping):
             self._home.store().append_all([user, assistant])
         self._home.index.feed_if_possible()
         row = self._home.store().session(session)
-        return Turn(
-            answer=generated.text.strip(),
-            mode="resume",
-            confident=True,
-            confidence=1.0,
-            evidence=(),
-            n_tokens=row.n_tokens,
-            reused_tokens=reused,
-            prefilled_tokens=prefilled,
-            timings_ms=asking.clock.timings(),
-            reason="the conversation goes on from its stored state",
-            turn=row.n_turns,
-        )
+        return turn_of(row, generated.text.strip(), reused, prefilled, asking.clock.timings())
 
     @contextmanager
     def _reader(self, row: SessionRow, *, kv: bool = True) -> Iterator[SessionReader]:
