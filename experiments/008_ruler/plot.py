@@ -1,4 +1,4 @@
-"""Draws a result of run.py: for every length the score of each system on each task, and the tasks' mean by length.
+"""Draws a result of run.py: for every length each system's score on each task, and by length the mean of the tasks.
 
 pip install ".[experiments]"
 python experiments/008_ruler/plot.py [result.json] [--out result.png]
@@ -59,12 +59,15 @@ def main(
 ) -> None:
     """Draw the scores that a result holds."""
     result = json.loads(result_file.read_text("utf-8"))
-    n = len(lengths(result)) + 1
-    figure, axes = plt.subplots(n, 1, figsize=(12, 3.2 * n), layout="constrained")
-    for place, tokens in zip(axes, lengths(result), strict=False):
+    n = len(lengths(result))
+    n_axes = n + (n > 1)
+    figure, grid = plt.subplots(n_axes, 1, figsize=(12, 3.2 * n_axes), layout="constrained", squeeze=False)
+    axes = list(grid[:, 0])
+    for place, tokens in zip(axes[:n], lengths(result), strict=True):
         draw_tasks(place, result, tokens)
-    draw_means(axes[-1], result)
-    axes[0].legend(ncols=5, loc="lower left")
+    if n > 1:
+        draw_means(axes[-1], result)
+    figure.legend(*axes[0].get_legend_handles_labels(), ncols=len(systems_of(result)), loc="outside lower center")
     figure.suptitle(f"{result['label']}, {result['model']['name']}")
     figure.savefig(out or result_file.with_suffix(".png"), dpi=110)
 
