@@ -13,11 +13,14 @@ import typer
 from livingkv.cli_options import (
     Debug,
     DiskBudget,
+    Dual,
     Json,
     Model,
     NewName,
     SessionName,
     StorePath,
+    Weights,
+    chosen_model,
     chosen_settings,
     open_memory,
 )
@@ -141,6 +144,8 @@ def import_file(
         bool, typer.Option("--text-only", help="Leave the KV behind; repair makes it from the token ids.")
     ] = False,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -160,8 +165,8 @@ def import_file(
     from livingkv.store import require_portable
 
     require_portable(file)
-    settings = chosen_settings(disk_budget=disk_budget)
-    with waiting("importing"), open_memory(store, model=model, settings=settings, create=True) as memory:
+    settings, chosen = chosen_settings(disk_budget=disk_budget), chosen_model(model, weights, dual_chunk)
+    with waiting("importing"), open_memory(store, model=chosen, settings=settings, create=True) as memory:
         made = memory.import_file(file, name=name, kv=not text_only)
     print_session("imported", made, as_json=as_json)
 

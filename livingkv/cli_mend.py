@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from livingkv.cli_options import Codec, Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_options import (
+    Codec,
+    Debug,
+    Dual,
+    Json,
+    Model,
+    OneSession,
+    StorePath,
+    Weights,
+    chosen_model,
+    open_memory,
+)
 from livingkv.cli_process import ExitCode
 
 mend_app = typer.Typer()
@@ -18,7 +29,13 @@ mend_app = typer.Typer()
 
 @mend_app.command()
 def repair(
-    store: StorePath, session: OneSession = None, model: Model = None, as_json: Json = False, debug: Debug = False
+    store: StorePath,
+    session: OneSession = None,
+    model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> int:
     """Make anew what is damaged, dropped or missing: catalog, KV and index. Whole pages are not touched.
 
@@ -37,7 +54,8 @@ def repair(
     from livingkv.rebuilding import rebuild_if_lost
 
     rebuilt = rebuild_if_lost(store)
-    with open_memory(store, model=model, create=False) as memory, count_bar("rebuilding pages") as show:
+    chosen = chosen_model(model, weights, dual_chunk)
+    with open_memory(store, model=chosen, create=False) as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
     is_left = any(one.problem for one in repaired) or (rebuilt is not None and bool(rebuilt.problems))
@@ -48,6 +66,8 @@ def repair(
 def migrate(
     store: StorePath,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
     ] = None,
@@ -63,12 +83,14 @@ def migrate(
     Examples:
       livingkv migrate notes.lkv --model qwen2.5-7b-1m
       livingkv migrate notes.lkv --codec lossless
+      livingkv migrate notes.lkv --weights fp32
     """
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_migrated
 
-    if model is None and codec is None:
-        raise typer.BadParameter("name what to migrate to: --model, --codec or both")
+    chosen = chosen_model(model, weights, dual_chunk)
+    if chosen is None and codec is None:
+        raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
     from livingkv.migrating import migrate as migrate_store
     from livingkv.settings import Settings
     from livingkv.store import Store
@@ -78,7 +100,7 @@ def migrate(
     with count_bar("sessions read") as show:
         done = migrate_store(
             Path(store),
-            model=model,
+            model=chosen,
             settings=settings,
             progress=None if show is None else lambda _, done, total: show(done, total),
         )

@@ -1,14 +1,14 @@
 """The archive: text of pruned sentences in one file of lines (FORMAT.md, section 14), which can be erased too.
 
-Knows that file; refuses to know why a sentence was pruned. The file is replaced as a whole, atomically. A line that is
-damaged stays when others are added, and goes when any are erased: it may hold what was to be erased.
+Knows that file; refuses to know why a sentence was pruned. The file is replaced as a whole, atomically.
+A line that is damaged stays when others are added, and goes when any are forgotten: it may hold what was to go.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from xxhash import xxh3_64_hexdigest
 
 from livingkv.errors import RecordDamaged
 from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
 
 ARCHIVE = "archive"
 _FILE = "sentences.jsonl"
-_DRAFT = _FILE + ".tmp"
 
 
 class Archive:
@@ -52,7 +52,7 @@ class Archive:
         return found
 
     def leaving(self, is_gone: Callable[[ArchivedSentence], bool]) -> list[int] | None:
-        """Ids of the sentences that `remove` would erase; None if it would erase nothing, not even a damaged line."""
+        """Ids of the sentences that a forgetting takes along; None if it takes nothing, not even a damaged line."""
         known = [each for _, each in self._known()]
         ids = [each.sentence_id for each in known if each is not None and is_gone(each)]
         return ids if ids or None in known else None
@@ -65,43 +65,57 @@ class Archive:
 
     def add(self, sentences: Sequence[ArchivedSentence]) -> None:
         """Add sentences that are not there yet; durable on return. Raises StoreError."""
+        self.drop_draft()
         known = self._known()
         ids = {each.sentence_id for _, each in known if each is not None}
         new = [_line(each) for each in sentences if each.sentence_id not in ids]
-        self._write([*(line + b"\n" for line, _ in known), *new])
+        self._write([*(line for line, _ in known), *new])
 
-    def remove(self, is_gone: Callable[[ArchivedSentence], bool]) -> int:
-        """Erase sentences: their bytes are overwritten on return. How many there were. Raises StoreError."""
+    def remove(self, is_gone: Callable[[ArchivedSentence], bool]) -> list[ArchivedSentence]:
+        """Erase sentences: their bytes are overwritten on return. Gives them. Raises RecordDamaged or StoreError."""
+        self.drop_draft()
+        known = self.read()
+        gone = [each for each in known if is_gone(each)]
+        if gone:
+            self._write([_line(each) for each in known if not is_gone(each)])
+        return gone
+
+    def forget(self, sentence_ids: Container[int]) -> None:
+        """Erase these sentences and every damaged line: overwritten on return. Raises StoreError."""
+        self.drop_draft()
         known = self._known()
-        kept = [line + b"\n" for line, each in known if each is not None and not is_gone(each)]
-        if len(kept) < len(known):
+        kept = [line for line, each in known if each is not None and each.sentence_id not in sentence_ids]
+        if not kept:
+            self.clear()
+        elif len(kept) < len(known):
             self._write(kept)
-        return sum(each is not None for _, each in known) - len(kept)
 
-    def recover(self) -> None:
-        """Erase what a replacement left that was broken off. Idempotent; raises StoreError."""
-        draft = self._path.with_name(_DRAFT)
+    def clear(self) -> None:
+        """Erase all of it, also what is damaged: overwritten on return. Raises StoreError."""
+        self.drop_draft()
+        with errors_named(self._path):
+            if self._path.exists():
+                overwrite_and_remove(self._disk, self._path)
+                self._disk.sync_folder(self._path.parent)
+
+    def drop_draft(self) -> None:
+        """Erase what a write that broke off left: it may hold what is to be forgotten now."""
+        draft = self._draft()
         with errors_named(draft):
             if draft.exists():
-                descriptor = self._disk.open_existing(draft, writable=True)
-                try:
-                    self._erase(descriptor)
-                finally:
-                    self._disk.close(descriptor)
-                self._disk.remove(draft)
+                overwrite_and_remove(self._disk, draft)
                 self._disk.sync_folder(draft.parent)
 
-    def _erase(self, descriptor: int) -> None:
-        self._disk.write(descriptor, [bytes(self._disk.size(descriptor))], 0)
-        self._disk.sync(descriptor)
+    def _draft(self) -> Path:
+        return self._path.with_name(_FILE + ".tmp")
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        draft = self._path.with_name(_DRAFT)
+        draft = self._draft()
         with errors_named(self._path):
             self._disk.make_folder(self._path.parent)
             descriptor = self._disk.open_new(draft)
             try:
-                self._disk.write(descriptor, lines, 0)
+                self._disk.write(descriptor, [line + b"\n" for line in lines], 0)
                 self._disk.sync(descriptor)
             finally:
                 self._disk.close(descriptor)
@@ -114,9 +128,10 @@ class Archive:
                 self._disk.sync_folder(self._path.parent)
                 self._disk.reached(Step.ARCHIVE_REPLACED)
                 if old is not None:
-                    self._erase(old)
+                    self._disk.write(old, [bytes(self._disk.size(old))], 0)
+                    self._disk.sync(old)
 
 
 def _line(sentence: ArchivedSentence) -> bytes:
     body = json.dumps(asdict(sentence)).encode()
-    return f"{xxh3_64_hexdigest(body)} ".encode() + body + b"\n"
+    return f"{xxh3_64_hexdigest(body)} ".encode() + body

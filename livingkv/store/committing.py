@@ -114,11 +114,11 @@ class Committing:
     def _leave_archive(self) -> None:
         """Erase from the archive what commits say is to leave it, and what a broken-off replacement left beside it."""
         archive = Archive(self._disk, self._root)
-        archive.recover()
+        archive.drop_draft()
         with self._catalog.read() as snapshot:
             leaving = snapshot.leaving_archive()
         if leaving is not None:
-            archive.remove(lambda each: each.sentence_id in leaving)
+            archive.forget(leaving)
             self._catalog.commit(lambda changes: changes.remove_leaving(), before_commit=lambda: None)
 
     def _recover(self) -> None:

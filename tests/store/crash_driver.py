@@ -6,6 +6,7 @@ SIGKILL and prints as JSON what it did. The oracle holds the numbers of the oper
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -18,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from livingkv.errors import RecordDamaged, StoreFull
-from livingkv.store import Disk, Step, Store, require_portable
+from livingkv.errors import RecordDamaged, StoreFull, StoreNotFound
+from livingkv.store import Disk, Step, Store, erase_store, require_portable
 from livingkv.store.stats import folder_bytes
 from tests.store.crash_operations import Change, Sessions, applied, operation, perform
 from tests.store.faulty_disk import KillingDisk
@@ -31,6 +32,7 @@ OPERATIONS_PER_LIFE = 25
 STEPS: list[Step | None] = [None, *Step]  # None: in the middle of a write
 MAKING = {Step.FOLDERS_MADE, Step.CATALOG_MADE, Step.MANIFEST_WRITTEN, Step.MANIFEST_RENAMED}
 REBUILDING = {Step.CATALOG_REMOVED, Step.CATALOG_REBUILT}
+ERASING = {Step.ERASURE_MARKED, Step.FILE_ERASED, Step.MARK_REMOVED}
 FREQUENT = {
     None, Step.SEGMENT_MADE, Step.PAGES_WRITTEN, Step.LOG_WRITTEN, Step.SEGMENTS_SYNCED, Step.COMMIT_PREPARED,
     Step.COMMITTED,
@@ -53,6 +55,7 @@ class Life:
         self._rng = random.Random(f"{seed}-life-{number}")
         self.step = STEPS[number % len(STEPS)]
         self.rebuilds = self.step in REBUILDING and (root / "manifest.json").exists()
+        self.erases = self.step in ERASING and (root / "manifest.json").exists()
         self.budget: int | None = None
         if self.step not in MAKING and sessions and self._rng.random() < 0.3:
             self.budget = folder_bytes(root) + self._rng.choice([0, 40_000, 150_000])
@@ -66,7 +69,9 @@ class Life:
             shutil.rmtree(self._root / "catalog")
         if self.step is Step.SEGMENT_CUT and (self._root / "segments").is_dir():
             self._leave_uncovered()
-        at_random_time = self.step not in MAKING | REBUILDING | {Step.ARCHIVE_REPLACED} and self._rng.random() < 0.4
+        at_random_time = (
+            self.step not in MAKING | REBUILDING | ERASING | {Step.ARCHIVE_REPLACED} and self._rng.random() < 0.4
+        )
         disk = Disk() if at_random_time else KillingDisk(self.step, self._count())
         child = os.fork()
         if not child:
@@ -97,6 +102,9 @@ class Life:
                 file.write(b"nor this")
 
     def _live(self, disk: Disk) -> None:
+        if self.erases:
+            erase_store(self._root, disk=disk)
+            return
         if self.rebuilds:
             Store.rebuild_catalog(self._root, catalog_bytes=CATALOG_BYTES, disk=disk)
         descriptor = os.open(self._oracle, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -173,7 +181,6 @@ class Run:
         self._oracle.touch()
         self._sessions: Sessions = {}
         self._first = 0
-        self._taken: set[int] = set()
 
     def _acknowledge(self) -> None:
         what = operation(f"{self._seed}-{self._root.name}", self._first, self._sessions)
@@ -191,6 +198,11 @@ class Run:
         self._steady = {model.session_id for model in self._sessions.values() if model.pinned}
         if (place := life.run()) is not None:
             self.kills[place] += 1
+        if life.erases:
+            with contextlib.suppress(StoreNotFound):  # the last file is gone, and perhaps its folder
+                erase_store(self._root)
+            assert list(self._root.parent.glob(f"{self._root.name}/*")) == [], "an erased store is there"
+            self._begin(number)
         if life.rebuilds:
             self._finish_rebuilding()
             self._sessions = tailless(self._sessions)
