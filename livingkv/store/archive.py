@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
@@ -16,6 +16,7 @@ from xxhash import xxh3_64_hexdigest
 from livingkv.errors import RecordDamaged
 from livingkv.store.disk import Disk, errors_named
 from livingkv.store.rows import ArchivedSentence
+from livingkv.store.sealing import Kind, Place, Vault, from_text, to_text
 
 ARCHIVE = "archive"
 _FILE = "sentences.jsonl"
@@ -60,7 +61,10 @@ class Archive:
     def _write(self, sentences: Sequence[ArchivedSentence]) -> None:
         lines = []
         for each in sentences:
-            body = json.dumps(asdict(each)).encode()
+            values = asdict(each)
+            if not each.sealed:
+                del values["sealed"]
+            body = json.dumps(values).encode()
             lines.append(f"{xxh3_64_hexdigest(body)} ".encode() + body + b"\n")
         draft = self._path.with_name(_FILE + ".tmp")
         with errors_named(self._path):
@@ -81,3 +85,21 @@ class Archive:
                 if old is not None:
                     self._disk.write(old, [bytes(self._disk.size(old))], 0)
                     self._disk.sync(old)
+
+
+def sealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:
+    """A sentence of an encrypted session as it may stand in the archive; another one as it is. Raises KeyMissing."""
+    if not key_id:
+        return sentence
+    content = json.dumps({"source": sentence.source, "text": sentence.text}).encode()
+    data = vault.seal(key_id, Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id), content)
+    return replace(sentence, source="", text="", sealed=to_text(data))
+
+
+def unsealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:
+    """The sentence of `sealed`; as it is where the key is not there. Raises RecordDamaged."""
+    if not sentence.sealed or not key_id or not vault.can_open(key_id):
+        return sentence
+    place = Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id)
+    content = json.loads(vault.open(key_id, place, from_text(sentence.sealed)))
+    return replace(sentence, source=content["source"], text=content["text"], sealed="")

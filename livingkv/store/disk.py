@@ -44,6 +44,9 @@ class Step(Enum):
     SCRUBBED = auto()
     CATALOG_REMOVED = auto()
     CATALOG_REBUILT = auto()
+    KEY_MADE = auto()
+    KEY_OVERWRITTEN = auto()
+    KEY_REMOVED = auto()
 
 
 class Disk:

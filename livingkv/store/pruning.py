@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from livingkv.errors import InputError
-from livingkv.store.archive import Archive
+from livingkv.store.archive import Archive, sealed
 from livingkv.store.items import SessionFlags
 from livingkv.store.rows import ArchivedSentence, ForgetReceipt, Sentence
 from livingkv.store.sentences import Sentences
@@ -51,7 +51,8 @@ class StorePruning(StoreTransfer):
         ]
         self._writing()
         if archived:
-            Archive(self._disk, self.path).add(archived)
+            kept = [sealed(self._vault, self._reading.key_id(each.session_id), each) for each in archived]
+            Archive(self._disk, self.path).add(kept)
         return self._forget_sentences([each.sentence_id for each in cold])
 
     def _prunable(self, session_id: int | None) -> list[Sentence]:
@@ -83,8 +84,11 @@ class StorePruning(StoreTransfer):
         return sorted(ranked[keep:], key=lambda each: each.sentence_id)
 
     def archived(self) -> list[ArchivedSentence]:
-        """What was pruned and not erased since, oldest first. Raises RecordDamaged."""
-        return Archive(self._disk, self.path).read()
+        """What was pruned and not erased since, oldest first; that of encrypted sessions opened where their key is there.
+
+        Raises RecordDamaged.
+        """
+        return [self._unsealed(each) for each in Archive(self._disk, self.path).read()]
 
     def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> int:
         """Erase sentences from the archive, all by default: overwritten on return. How many there were."""

@@ -42,6 +42,7 @@ class LogEntry(NamedTuple):
     number: int
     location: Location
     content: Event | LoggedChunk
+    key_id: bytes = b""
 
 
 def logged_chunk(session_id: int, sequence: int, location: Location, payload: bytes) -> LoggedChunk:
@@ -87,6 +88,7 @@ class Replayed:
     shared: dict[int, tuple[int, PageState]] = field(default_factory=dict)  # page: owner, state
     forked_at: int = 0
     related: set[int] = field(default_factory=set)
+    key_id: bytes = b""
 
     def finish(self) -> list[int]:
         """Put the chunks in order and number their sources; the chunks that are missing, which become empty rows.
@@ -150,6 +152,7 @@ class Replayed:
             flags=flags | (SessionFlags.NEEDS_TAIL if n_tokens % page_tokens else SessionFlags.NONE),
             family=self.family,
             n_forgotten=sum(chunk.n_forgotten for chunk in self.chunks),
+            key_id=self.key_id,
         )
 
     def source_items(self) -> list[SourceItem]:
@@ -213,6 +216,7 @@ class Replay:
             self.problems.append(f"session {entry.session_id}: its first record is lost")
             return
         session.events[entry.number] = entry.location
+        session.key_id = session.key_id or entry.key_id
         session.event_bytes += record_bytes(entry.location.length)
         if isinstance(event, Renamed):
             session.name = event.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,12 +22,13 @@ from livingkv.store.committing import Committing
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.making import SEGMENTS, make, open_catalog, prepare_folder, require_store
-from livingkv.store.manifest import read_manifest
+from livingkv.store.manifest import ENCRYPTION, read_manifest
 from livingkv.store.plan import Plan
 from livingkv.store.pruning import StorePruning
 from livingkv.store.reading import Reading
 from livingkv.store.rebuilding import rebuild_catalog
 from livingkv.store.rows import Append, RebuildReport, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.sealing import SEAL_BYTES
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
@@ -54,6 +55,7 @@ class Store(StorePruning):
         segment_bytes: int,
         map_bytes: int,
         budget_bytes: int | None = None,
+        key_folder: Path | None = None,
     ) -> None:
         """Use `Store.open`."""
         self.path = root
@@ -61,7 +63,10 @@ class Store(StorePruning):
         with ExitStack() as stack:
             if mode == "write":
                 stack.callback(WriterLock(root).release)
-            manifest, self._catalog = open_catalog(root, map_bytes, writable=mode == "write")
+            manifest, self._catalog = open_catalog(
+                disk, root, map_bytes, writable=mode == "write", key_folder=key_folder
+            )
+            self._manifest = manifest
             stack.callback(self._catalog.close)
             self.fingerprint = manifest.fingerprint
             self.labels = manifest.labels
@@ -73,7 +78,9 @@ class Store(StorePruning):
                 writer = SegmentWriter(disk, root / SEGMENTS, manifest.store_id, segment_bytes)
                 stack.callback(writer.close)
                 self._committing = Committing(disk, root, self._catalog, writer)
-            self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens)
+            assert self._catalog.vault is not None, "an opened catalog has a vault"
+            self._vault = self._catalog.vault
+            self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens, self._vault)
             self._sentences = Sentences(self._catalog, self._reading)
             self._disk = disk
             self._budget_bytes = budget_bytes
@@ -93,6 +100,7 @@ class Store(StorePruning):
         disk: Disk | None = None,
         labels: Mapping[str, str] | None = None,
         disk_budget_bytes: int | None = None,
+        key_folder: str | Path | None = None,
     ) -> Store:
         """Open the store at `path`; a writer recovers it first, a reader ignores what no commit covers.
 
@@ -101,6 +109,8 @@ class Store(StorePruning):
         labels: notes for a store that is made now, such as the model's name; later `Store.labels`, never compared.
         disk_budget_bytes: bytes that the store's folder may take. An append that would exceed it first drops the KV
         of the coldest pages of sessions that are not pinned; StoreFull when only text and pinned sessions are left.
+        key_folder: where the keys of encrypted sessions are looked for and made, outside of the store. None: in it,
+        where whoever holds the store holds the keys, too.
         segment_bytes: size at which a segment is followed by the next. catalog_bytes: first size of the catalog's map.
 
         Raises StoreNotFound, FingerprintMismatch, FormatUnsupported, StoreLocked, StoreUnwritable, StoreFull,
@@ -122,32 +132,42 @@ class Store(StorePruning):
                 lock.release()
         elif manifest is not None and fingerprint is not None:
             manifest.fingerprint.require(fingerprint, root)
-        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes)
+        keys = None if key_folder is None else Path(key_folder)
+        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes, keys)
 
     @classmethod
     def rebuild_catalog(
-        cls, path: str | Path, *, catalog_bytes: int = CATALOG_BYTES, disk: Disk | None = None
+        cls,
+        path: str | Path,
+        *,
+        catalog_bytes: int = CATALOG_BYTES,
+        disk: Disk | None = None,
+        key_folder: str | Path | None = None,
     ) -> RebuildReport:
         """Make a lost or unreadable catalog anew from the segments; durable on return. No other file is changed.
 
         Whole commits come back: sessions, token ids, text, sentences, sources, pages. Tails and weights were in the
         catalog only. The index is to be rebuilt, since ids of forgotten sentences may be given out again.
 
-        Raises StoreError if the catalog is whole, StoreNotFound without a manifest, StoreLocked, StoreFull or
-        StoreUnwritable.
+        Raises StoreError if the catalog is whole, StoreNotFound without a manifest, KeyMissing without the keys of all
+        encrypted sessions, StoreLocked, StoreFull or StoreUnwritable.
         """
-        return rebuild_catalog(Path(path), disk or Disk(), catalog_bytes)
+        keys = None if key_folder is None else Path(key_folder)
+        return rebuild_catalog(Path(path), disk or Disk(), catalog_bytes, keys)
 
-    def create_session(self, name: str, *, kv: bool = True) -> SessionRow:
+    def create_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
         """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text.
 
         kv: False makes it text-only: appends may come without pages and tail, which can be rebuilt later.
+        encrypt: seal all of its content with a key of its own (FORMAT.md, section 16). KeyMissing without `cryptography`.
 
         Raises SessionExists, InputError, StoreFull, StoreUnwritable or StoreError.
         """
         with self._append_lock:
             with self._catalog.read() as snapshot:
                 plan = plan_session(snapshot, name, _now_ms(), text_only=not kv)
+            if encrypt:
+                self._encrypt(plan)
             self._commit(plan)
         return self.session(name)
 
@@ -175,7 +195,8 @@ class Store(StorePruning):
 
     def _commit(self, plan: Plan) -> None:
         pages = [page.record for page in plan.pages]
-        self._writing().commit(plan.state, pages, [entry.record for entry in plan.log], plan.put)
+        log = [entry.record for entry in plan.log]
+        self._writing().commit(plan.state, pages, log, plan.put, plan.key_ids())
 
     def _writing(self) -> Committing:
         if self._committing is None:
@@ -214,6 +235,22 @@ class Store(StorePruning):
         """
         return self._reading.locate_pages(session_id, pages)
 
+    def open_page(self, session_id: int, wanted: Wanted, payload: memoryview) -> memoryview:
+        """The bytes of a page from its record's verified payload: a copy where the session is encrypted.
+
+        Raises PageDamaged for one that was sealed for another place, or KeyMissing.
+        """
+        return memoryview(self._reading.opened_page(session_id, wanted, payload))
+
+    @property
+    def seal_bytes(self) -> int:
+        """By how much a page's payload may be longer than the page."""
+        return SEAL_BYTES if ENCRYPTION in self._manifest.features else 0
+
+    def has_key(self, session_id: int) -> bool:
+        """True for a session in the clear, and for an encrypted one whose key is there."""
+        return self._vault.can_open(self._reading.key_id(session_id))
+
     @property
     def segments(self) -> SegmentReader:
         """The store's open segments, closed with the store."""
@@ -244,8 +281,18 @@ class Store(StorePruning):
         return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
     def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged."""
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged.
+
+        Those of encrypted sessions whose key is not there are left out.
+        """
         return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
+
+    def sentences_of(self, session_id: int, sentence_id: int | None = None) -> Iterator[list[Sentence]]:
+        """A session's sentences with ids above `sentence_id` (None: all), some at a time, by id.
+
+        Raises RecordDamaged or KeyMissing.
+        """
+        return self._sentences.of_session(session_id, sentence_id)
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
