@@ -21,7 +21,9 @@ from livingkv.cli_options import (
     Codec,
     Debug,
     DiskBudget,
+    Encrypt,
     Json,
+    KeyFolder,
     Model,
     OneSession,
     RamBudget,
@@ -87,6 +89,8 @@ def ingest(
         bool, typer.Option("--text-only", help="Keep no KV in a new session: it is fast, and recall reads again.")
     ] = False,
     disk_budget: DiskBudget = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -102,14 +106,15 @@ def ingest(
       livingkv ingest notes.lkv letters/ --session letters
       cat log.txt | livingkv ingest notes.lkv - --session log --text-only
       livingkv ingest notes.lkv mail/ --disk-budget 2G
+      livingkv ingest notes.lkv diary.md --session diary --encrypt
     """
     from livingkv.cli_ingest import ingest_sources
 
     def opened() -> Memory:
-        settings = chosen_settings(codec=codec, disk_budget=disk_budget)
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder)
         return open_memory(store, model=model, settings=settings, create=True)
 
-    ingest_sources(opened, sources, session, kv=not text_only, as_json=as_json)
+    ingest_sources(opened, sources, session, kv=not text_only, encrypt=encrypt, as_json=as_json)
 
 
 @app.command()
@@ -121,6 +126,7 @@ def ask(
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest answer, in tokens.")] = 64,
     model: Model = None,
     ram_budget: RamBudget = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -145,7 +151,7 @@ def ask(
     from livingkv.cli_render import print_answer, print_json
     from livingkv.results import to_json
 
-    settings = chosen_settings(ram_budget=ram_budget)
+    settings = chosen_settings(ram_budget=ram_budget, key_folder=key_folder)
     with (
         waiting("asking"),
         open_memory(store, model=model, settings=settings, read_only=True, create=False) as memory,
@@ -165,6 +171,8 @@ def chat(
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest reply, in tokens.")] = 256,
     model: Model = None,
     disk_budget: DiskBudget = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a turn, each on one line.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -181,9 +189,9 @@ def chat(
     """
     from livingkv.cli_chat import chat_until_end
 
-    settings = chosen_settings(disk_budget=disk_budget)
+    settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
     with open_memory(store, model=model, settings=settings, create=True) as memory:
-        chat_until_end(memory, session, max_tokens=max_tokens, as_json=as_json)
+        chat_until_end(memory, session, max_tokens=max_tokens, encrypt=encrypt, as_json=as_json)
 
 
 for verbs in (look_app, keep_app, mend_app, forget_app):

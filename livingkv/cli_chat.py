@@ -21,10 +21,11 @@ QUIT = "/quit"
 PROMPT = "> "
 
 
-def chat_until_end(memory: Memory, session: str, *, max_tokens: int, as_json: bool) -> None:
+def chat_until_end(memory: Memory, session: str, *, max_tokens: int, encrypt: bool, as_json: bool) -> None:
     """Answers every message until /quit or the end of input. A turn is durable before the next message is read."""
     for message in messages(prompt_on_stderr=as_json):
-        turn = memory.chat(message, session=session, max_tokens=max_tokens, on_text=None if as_json else stream_text)
+        on_text = None if as_json else stream_text
+        turn = memory.chat(message, session=session, max_tokens=max_tokens, encrypt=encrypt, on_text=on_text)
         if as_json:
             print_json_line(to_json(turn))
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from livingkv.cli_options import Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_options import Debug, Json, KeyFolder, Model, OneSession, StorePath, chosen_settings, open_memory
 from livingkv.cli_process import ExitCode, say
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def forget(
     deep: Annotated[bool, typer.Option("--deep", help="Drop the KV of all that the session read later, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -41,6 +42,7 @@ def forget(
 
     What is about to go is counted first. At a terminal you are asked; without
     one, --yes is needed. Sentence ids are shown by stats. Forks keep their copy.
+    The key of an encrypted session goes with the last fork of it.
 
     \b
     Examples:
@@ -59,13 +61,13 @@ def forget(
         raise typer.BadParameter("--source needs the --session that it is in")
     if deep and (everything or (session is not None and source is None)):
         raise typer.BadParameter("--deep goes with --source or --sentence: a whole session is forgotten with its KV")
-    with Store.open(store, mode="read") as opened:
+    with Store.open(store, mode="read", key_folder=key_folder) as opened:
         going = what_goes(opened, session, source, sentences or [])
     if not yes and not agreed(going):
         say("livingkv: nothing was forgotten")
         return ExitCode.FAILED
-    ids = tuple(sentences or ())
-    with waiting("forgetting"), open_memory(store, model=model, create=False) as memory:
+    ids, settings = tuple(sentences or ()), chosen_settings(key_folder=key_folder)
+    with waiting("forgetting"), open_memory(store, model=model, settings=settings, create=False) as memory:
         receipt = memory.forget(session=session, source=source, sentence_ids=ids, everything=everything, deep=deep)
     print_forgotten(receipt, as_json=as_json)
     return ExitCode.OK
@@ -118,6 +120,7 @@ def prune(
         typer.Option(min=0.0, metavar="W", help="Prune what has less weight than W.", show_default=False),
     ] = None,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -137,6 +140,7 @@ def prune(
 
     if (keep is None) == (below is None):
         raise typer.BadParameter("give one of --keep and --below")
-    with waiting("pruning"), open_memory(store, model=model, create=False) as memory:
+    settings = chosen_settings(key_folder=key_folder)
+    with waiting("pruning"), open_memory(store, model=model, settings=settings, create=False) as memory:
         receipt = memory.prune(session=session, keep=keep, below=below)
     print_forgotten(receipt, as_json=as_json, verb="pruned")

@@ -30,11 +30,11 @@ class Source:
 
 
 def ingest_sources(
-    open_store: Callable[[], Memory], paths: Sequence[str], session: str, *, kv: bool, as_json: bool
+    open_store: Callable[[], Memory], paths: Sequence[str], session: str, *, kv: bool, encrypt: bool, as_json: bool
 ) -> None:
     """Ingests every source in order and tells each result; what is told is durable.
 
-    kv: False makes a new session text-only.
+    kv: False makes a new session text-only. encrypt: makes a new session encrypted.
     Every path is looked at before the store is opened, so a missing file changes nothing. Raises SourceError.
     """
     sources = find_sources(paths)
@@ -42,7 +42,9 @@ def ingest_sources(
     with open_store() as memory:
         for number, source in enumerate(sources, 1):
             with byte_bar(f"{number}/{len(sources)} {Path(source.name).name}") as show:
-                result = memory.ingest(source.name, session=session, text=source.text, kv=kv, progress=show)
+                result = memory.ingest(
+                    source.name, session=session, text=source.text, kv=kv, encrypt=encrypt, progress=show
+                )
             results.append(result)
             if not as_json:
                 print_ingested(result)

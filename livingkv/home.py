@@ -21,6 +21,7 @@ from livingkv.errors import (
     IndexDamaged,
     IndexFault,
     InputError,
+    KeyMissing,
     PageDamaged,
     RecordDamaged,
     SentenceForgotten,
@@ -61,6 +62,7 @@ class Home:
         self._pages: TieredPages | None = None
         self._hot: dict[int, HotWindow] = {}
         self._recalled: list[int] = []
+        self._in_memory: dict[int, int] = {}  # encrypted session: the last sentence that the index was given
         self.load_ms = 0.0
         try:
             self._open(path, model, create=create)
@@ -72,7 +74,12 @@ class Home:
         read_only = self._read_only
         try:
             budget = None if read_only else self.settings.disk_budget_bytes
-            self._store = Store.open(path, mode="read" if read_only else "write", disk_budget_bytes=budget)
+            self._store = Store.open(
+                path,
+                mode="read" if read_only else "write",
+                disk_budget_bytes=budget,
+                key_folder=self.settings.key_folder,
+            )
         except StoreNotFound:
             if read_only or not create:
                 raise
@@ -140,6 +147,7 @@ class Home:
                 create=True,
                 labels=engine.labels(),
                 disk_budget_bytes=self.settings.disk_budget_bytes,
+                key_folder=self.settings.key_folder,
             )
             self._closing.callback(self._store.close)
             self.index()  # so that a reader finds one from the first commit on
@@ -193,6 +201,7 @@ class Home:
         return self._index
 
     def _opened_index(self) -> Index:
+        self._in_memory.clear()
         folder = self.store().path / "index"
         embedder = self._engine.embedder() if self._engine is not None else None
         try:
@@ -217,7 +226,7 @@ class Home:
             return False
         try:
             self.store().sentence(index.high_water)
-        except (SentenceForgotten, RecordDamaged):
+        except (SentenceForgotten, RecordDamaged, KeyMissing):
             return False
         except InputError:
             return True
@@ -239,8 +248,18 @@ class Home:
         while batch := store.sentences_after(self._index.high_water, _BATCH):
             if not self._read_only and not self._index.has_embedder:
                 self._index.use_embedder(self.engine().embedder())
-            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
             self._index.commit(batch[-1].sentence_id)
+        self._index_encrypted(self._index)
+
+    def _index_encrypted(self, index: Index) -> None:
+        """Let the index know what it does not have of encrypted sessions; it keeps that in memory alone."""
+        store = self.store()
+        for session_id in store.encrypted_sessions():
+            if store.has_key(session_id):
+                for batch in store.sentences_of(session_id, self._in_memory.get(session_id)):
+                    index.add_private([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+                    self._in_memory[session_id] = batch[-1].sentence_id
 
     def index_if_possible(self) -> None:
         """The same after a commit that stands whatever becomes of the index: what it misses now it is fed at the next
@@ -248,13 +267,20 @@ class Home:
         with contextlib.suppress(IndexFault, StoreFull, StoreLocked):
             self.index_new_sentences()
 
-    def session_for_writing(self, name: str, *, kv: bool = True) -> SessionRow:
-        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start."""
+    def session_for_writing(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
+        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start,
+        with `encrypt` it is encrypted. Raises InputError where it exists and is in the clear."""
         store = self.writable_store()
         try:
-            return store.session(name)
+            row = store.session(name)
         except SessionNotFound:
-            return store.create_session(name, kv=kv)
+            row = store.create_session(name, kv=kv, encrypt=encrypt)
+            if encrypt:
+                self.let_go()  # sealed pages need more room in RAM
+        if encrypt and not row.encrypted:
+            allowed = "it exists and is in the clear: choose another name, or leave --encrypt (encrypt) out"
+            raise InputError("encrypt", f"session {name!r}", allowed)
+        return row
 
     def at_message_start(self, session_id: int) -> bool:
         """True when the session's last token opened a user message, so that nothing of it has been said yet."""
@@ -304,6 +330,7 @@ class Home:
         """A new index of what the store holds now; of the old one nothing is left on disk."""
         folder = self.store().path / "index"
         self._close_index()
+        self._in_memory.clear()
         self._index = Index.recreate(folder, self.engine().embedder())
         self.index_new_sentences()
         self._index.flush()

@@ -71,13 +71,15 @@ class Memory(Keeping):
         session: str = "default",
         text: bytes | None = None,
         kv: bool = True,
+        encrypt: bool = False,
         progress: OnProgress | None = None,
     ) -> Ingested:
         """Read a file (or `text`, then `source` is only its name) into a session; all of it is durable on return.
 
         Committed about every `settings.commit_tokens`; an ingest that broke off goes on from there when it is called
         again, and bytes that the session holds already under that name are skipped. kv=False makes a new session
-        text-only: nothing is run through the model, recall reads its passages' text. `progress` gets bytes done and
+        text-only: nothing is run through the model, recall reads its passages' text. encrypt makes a new session
+        encrypted, with a key that `forget` destroys (`settings.key_folder`). `progress` gets bytes done and
         in all. Raises SourceError before anything is changed; ModelError, StoreError: what was committed stands.
         """
         started, name, limit = perf_counter(), str(source), self._home.settings.max_line_bytes
@@ -87,7 +89,7 @@ class Memory(Keeping):
             check_text(text, name, max_line_bytes=limit)
         check_session_name(session)
         store, digest = self._home.writable_store(), source_digest(text)
-        row = self._home.session_for_writing(session, kv=kv)
+        row = self._home.session_for_writing(session, kv=kv, encrypt=encrypt)
         known = store.source(row.session_id, name, digest)
         if known is not None and known.complete:
             return Ingested(name, session, len(text), known.n_tokens, known.n_sentences, 0.0, skipped=True)
@@ -143,10 +145,12 @@ class Memory(Keeping):
         *,
         session: str = "default",
         max_tokens: int = 256,
+        encrypt: bool = False,
         sampling: Sampling | None = None,
         on_text: OnText | None = None,
     ) -> Turn:
         """One turn of a conversation that goes on from the session's stored state; the turn is durable on return.
+        encrypt: as for `ingest`.
 
         Raises QuestionError, ModelError or StoreError; the session is unchanged then.
         """
@@ -155,7 +159,7 @@ class Memory(Keeping):
         asking = Asking(self._home, message)
         engine = asking.engine
         self._home.writable_store()
-        with self._reader(self._home.session_for_writing(session)) as reader:
+        with self._reader(self._home.session_for_writing(session, encrypt=encrypt)) as reader:
             assert reader.hot is not None
             reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):

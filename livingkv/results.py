@@ -90,7 +90,10 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds."""
+    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds.
+
+    `sources` of an encrypted session are empty where its key is not there.
+    """
 
     name: str
     session_id: int
@@ -101,6 +104,7 @@ class SessionInfo:
     created_s: float
     updated_s: float
     sources: tuple[str, ...] = ()
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class Repaired:
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
-    overwritten already; `defrag` gives their space back."""
+    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed."""
 
     n_sentences: int
     n_tokens: int
@@ -157,6 +161,7 @@ class Forgotten:
     bytes_erased: int
     bytes_freed: int
     bytes_awaiting: int
+    n_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)

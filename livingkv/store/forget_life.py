@@ -60,7 +60,7 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
             sources = {number: item for number, item in snapshot.sources(session_id) if item.name == name}
             if not sources or not name:
                 raise InputError("source", repr(name), f"sources of session {session_id} are allowed")

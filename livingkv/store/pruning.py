@@ -57,7 +57,8 @@ class StorePruning(StoreTransfer):
 
     def _prunable(self, session_id: int | None) -> list[Sentence]:
         if session_id is not None:
-            self.session(session_id)
+            with self._catalog.read() as snapshot:
+                self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
         with self._catalog.read() as snapshot:
             pinned = {number for number, item in snapshot.sessions() if item.flags & SessionFlags.PINNED}
         found: list[Sentence] = []

@@ -247,6 +247,16 @@ class Store(StorePruning):
         """By how much a page's payload may be longer than the page."""
         return SEAL_BYTES if ENCRYPTION in self._manifest.features else 0
 
+    def encrypted_sessions(self) -> list[int]:
+        """Ids of the sessions that are encrypted."""
+        with self._catalog.read() as snapshot:
+            return [session_id for session_id, item in snapshot.sessions() if item.key_id]
+
+    def require_key(self, session_id: int) -> None:
+        """Raise KeyMissing, naming the session, unless its content can be read. Raises SessionNotFound."""
+        with self._catalog.read() as snapshot:
+            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
+
     def has_key(self, session_id: int) -> bool:
         """True for a session in the clear, and for an encrypted one whose key is there."""
         return self._vault.can_open(self._reading.key_id(session_id))

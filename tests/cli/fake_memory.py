@@ -55,6 +55,7 @@ class Memory:
         session: str = "default",
         text: bytes | None = None,
         kv: bool = True,
+        encrypt: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Ingested:
         """Appends the text; the text "CRASH" makes an unexpected error, an empty one a SourceError."""
@@ -101,6 +102,7 @@ class Memory:
         *,
         session: str = "default",
         max_tokens: int = 256,
+        encrypt: bool = False,
         on_text: Callable[[str], None] | None = None,
     ) -> Turn:
         """Replies with the message in capitals, in two pieces."""
