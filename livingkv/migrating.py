@@ -72,7 +72,7 @@ def _copy_sessions(
             _read_session(target, row, source.store().portable_chunks(row.session_id))
             if progress is not None:
                 progress(row.name, done, len(rows))
-        target.index_new_sentences()
+        target.index.feed()
         return sum(row.n_tokens for row in target.store().sessions())
     finally:
         target.close()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from xxhash import xxh3_64_intdigest
 
 from livingkv.errors import RecordDamaged, StoreError
-from livingkv.store import items
+from livingkv.store import item_bytes
 from livingkv.store.environment import acquire, release
 from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
 from livingkv.store.key_files import KeyPlace
@@ -54,7 +54,7 @@ class Changes(Snapshot):
     """A write transaction: reads see what it has put."""
 
     def _put(self, database: bytes, key: bytes, body: bytes) -> None:
-        self._transaction.put(key, items.seal(key, body), db=self._handles[database])
+        self._transaction.put(key, item_bytes.seal(key, body), db=self._handles[database])
 
     def put_identity(self, identity: dict[str, Any]) -> None:
         """What the store is, once."""
@@ -62,19 +62,19 @@ class Changes(Snapshot):
 
     def put_state(self, state: State) -> None:
         """The counters."""
-        self._put(META, STATE, items.pack_state(state))
+        self._put(META, STATE, item_bytes.pack_state(state))
 
     def put_segment(self, number: int, item: SegmentItem) -> None:
         """A segment's committed length."""
-        self._put(SEGMENTS, items.key_1(number), items.pack_segment(item))
+        self._put(SEGMENTS, item_bytes.key_1(number), item_bytes.pack_segment(item))
 
     def put_session(self, session_id: int, item: SessionItem) -> None:
         """A session's counters."""
-        self._put(SESSIONS, items.key_1(session_id), items.pack_session(item))
+        self._put(SESSIONS, item_bytes.key_1(session_id), item_bytes.pack_session(item))
 
     def put_name(self, name: str, session_id: int) -> None:
         """The session of a name."""
-        self._put(NAMES, name.encode(), items.pack_number(session_id))
+        self._put(NAMES, name.encode(), item_bytes.pack_number(session_id))
 
     def remove_name(self, name: str) -> None:
         """Forget the session of a name."""
@@ -82,20 +82,20 @@ class Changes(Snapshot):
 
     def remove_erasure(self, item: Erasure) -> None:
         """A record has been erased."""
-        self._remove(ERASING, items.key_place(item.location))
+        self._remove(ERASING, item_bytes.key_place(item.location))
 
     def remove_segment(self, number: int) -> None:
         """A segment's records have moved."""
-        self._remove(SEGMENTS, items.key_1(number))
+        self._remove(SEGMENTS, item_bytes.key_1(number))
 
     def remove_weight(self, sentence_id: int) -> None:
         """A sentence has no weight any more."""
-        self._remove(WEIGHTS, items.key_long(sentence_id))
+        self._remove(WEIGHTS, item_bytes.key_long(sentence_id))
 
     def remove_source_key(self, session_id: int, item: SourceItem) -> None:
         """A source is not found by its name and digest any more."""
         identity = self._sealed_source(session_id, item.name, item.digest)
-        self._remove(SOURCE_KEYS, items.source_key(session_id, *identity))
+        self._remove(SOURCE_KEYS, item_bytes.source_key(session_id, *identity))
 
     def put_scrub(self) -> None:
         """The catalog's file is to be scrubbed."""
@@ -116,9 +116,9 @@ class Changes(Snapshot):
         """All rows of a session."""
         for _, chunk in list(self.chunks(session_id)):
             if chunk.n_sentences:
-                self._remove(SENTENCES, items.key_long(chunk.first_sentence))
+                self._remove(SENTENCES, item_bytes.key_long(chunk.first_sentence))
         self._remove(NAMES, name.encode())
-        first, last = items.key_1(session_id), items.key_1(session_id) + b"\xff" * 20
+        first, last = item_bytes.key_1(session_id), item_bytes.key_1(session_id) + b"\xff" * 20
         for database in (SESSIONS, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, PAGES, TAILS, EVENTS):
             with self._transaction.cursor(db=self._handles[database]) as cursor:
                 found = cursor.set_range(first)
@@ -132,31 +132,32 @@ class Changes(Snapshot):
         """A source and the key under which it is found; name and digest are sealed if the session is, whose row is
         there."""
         name, digest = self._sealed_source(session_id, item.name, item.digest)
-        self._put(SOURCES, items.key_2(session_id, number), items.pack_source(item._replace(name=name, digest=digest)))
-        self._put(SOURCE_KEYS, items.source_key(session_id, name, digest), items.pack_number(number))
+        sealed = item._replace(name=name, digest=digest)
+        self._put(SOURCES, item_bytes.key_2(session_id, number), item_bytes.pack_source(sealed))
+        self._put(SOURCE_KEYS, item_bytes.source_key(session_id, name, digest), item_bytes.pack_number(number))
 
     def put_chunk(self, session_id: int, number: int, item: ChunkItem) -> None:
         """A chunk, and that it belongs to its source and holds its sentences."""
-        self._put(CHUNKS, items.key_2(session_id, number), items.pack_chunk_item(item))
-        self._put(SOURCE_CHUNKS, items.key_3(session_id, item.source, number), b"")
+        self._put(CHUNKS, item_bytes.key_2(session_id, number), item_bytes.pack_chunk_item(item))
+        self._put(SOURCE_CHUNKS, item_bytes.key_3(session_id, item.source, number), b"")
         if item.n_sentences:
-            self._put(SENTENCES, items.key_long(item.first_sentence), items.pack_pair(session_id, number))
+            self._put(SENTENCES, item_bytes.key_long(item.first_sentence), item_bytes.pack_pair(session_id, number))
 
     def put_page(self, session_id: int, page: int, item: PageItem) -> None:
         """Where a page stands."""
-        self._put(PAGES, items.key_2(session_id, page), items.pack_page(item))
+        self._put(PAGES, item_bytes.key_2(session_id, page), item_bytes.pack_page(item))
 
     def put_event(self, session_id: int, number: int, place: Location) -> None:
         """Where a session record stands."""
-        self._put(EVENTS, items.key_2(session_id, number), items.pack_place(place))
+        self._put(EVENTS, item_bytes.key_2(session_id, number), item_bytes.pack_place(place))
 
     def put_erasure(self, item: Erasure) -> None:
         """A record that is to be erased."""
-        self._put(ERASING, items.key_place(item.location), items.pack_erasure(item))
+        self._put(ERASING, item_bytes.key_place(item.location), item_bytes.pack_erasure(item))
 
     def put_weight(self, sentence_id: int, item: Weight) -> None:
         """A sentence's weight."""
-        self._put(WEIGHTS, items.key_long(sentence_id), items.pack_weight(item))
+        self._put(WEIGHTS, item_bytes.key_long(sentence_id), item_bytes.pack_weight(item))
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
         """A session's tail in place of the one before; pieces that stay the same are not written.
@@ -172,10 +173,10 @@ class Changes(Snapshot):
         n_pieces = -(-len(tail) // TAIL_PIECE_BYTES)
         for piece in range(n_pieces):
             body = tail[piece * TAIL_PIECE_BYTES : (piece + 1) * TAIL_PIECE_BYTES]
-            key = items.key_2(session_id, piece)
-            if self._transaction.get(key, db=self._handles[TAILS]) != items.seal(key, body):
+            key = item_bytes.key_2(session_id, piece)
+            if self._transaction.get(key, db=self._handles[TAILS]) != item_bytes.seal(key, body):
                 self._put(TAILS, key, body)
-        stale = self._scan(TAILS, items.key_2(session_id, n_pieces), items.key_2(session_id, LAST))
+        stale = self._scan(TAILS, item_bytes.key_2(session_id, n_pieces), item_bytes.key_2(session_id, LAST))
         for key in [key for key, _ in stale]:
             self._transaction.delete(key, db=self._handles[TAILS])
 

@@ -61,7 +61,8 @@ class Committing:
         """Write the records and commit the rows that `put` makes; durable on return.
 
         Records of encrypted sessions are sealed on their way; `key_ids` are the keys of sessions that are new.
-        Raises KeyMissing, StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called again.
+        Raises KeyMissing, StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called
+        again.
         """
         if self._needs_recovery:
             self._recover()

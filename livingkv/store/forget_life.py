@@ -141,4 +141,6 @@ class StoreForgetting(StoreLife):
             freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
         erased = sum(record_bytes(item.location.length) for item in plan.erasures)
         counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
-        return ForgetReceipt(tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed), len(plan.dropped_keys))
+        return ForgetReceipt(
+            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed), len(plan.dropped_keys)
+        )

@@ -16,9 +16,8 @@ from xxhash import xxh3_64_intdigest
 from livingkv.errors import InputError, PageDamaged, PageDropped, RecordDamaged, SessionNotFound
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk
-from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
+from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
-from livingkv.store.replaying import FORGOTTEN_SOURCE
 from livingkv.store.rows import SessionRow, SourceRow, TokenIds
 from livingkv.store.sealing import SEALED_NAME, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
@@ -41,9 +40,7 @@ def wanted_chunk(number: int, item: ChunkItem) -> Wanted:
 class Reading:
     """The reading half of a store."""
 
-    def __init__(
-        self, root: Path, catalog: Catalog, segments: SegmentReader, page_tokens: int, vault: Vault
-    ) -> None:
+    def __init__(self, root: Path, catalog: Catalog, segments: SegmentReader, page_tokens: int, vault: Vault) -> None:
         self._root = root
         self.vault = vault
         self._key_ids: dict[int, bytes] = {}

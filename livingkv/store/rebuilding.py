@@ -27,7 +27,8 @@ from livingkv.store.records import (
     SegmentKind,
     unpack_segment_header,
 )
-from livingkv.store.replaying import LogEntry, PageRecords, Replay, by_page, logged_chunk
+from livingkv.store.replayed_session import logged_chunk
+from livingkv.store.replaying import LogEntry, PageRecords, Replay, by_page
 from livingkv.store.rows import RebuildReport
 from livingkv.store.sealing import Place, Vault, key_id_of
 from livingkv.store.segment_walk import FoundRecord, SegmentWalk
@@ -127,9 +128,7 @@ def _read_segments(disk: Disk, root: Path, manifest: Manifest, vault: Vault) -> 
     return found
 
 
-def _read_segment(
-    path: Path, number: int, walk: SegmentWalk, manifest: Manifest, found: _Found, vault: Vault
-) -> None:
+def _read_segment(path: Path, number: int, walk: SegmentWalk, manifest: Manifest, found: _Found, vault: Vault) -> None:
     with path.open("rb") as file:
         head = file.read(SEGMENT_HEADER_BYTES)
     try:

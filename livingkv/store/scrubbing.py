@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from livingkv.errors import StoreError
-from livingkv.store import items
+from livingkv.store import item_bytes
 from livingkv.store.environment import Environment
 from livingkv.store.snapshot import META, NAMES, SESSIONS, SOURCE_KEYS, SOURCES, TAILS
 
@@ -57,7 +57,7 @@ def _clear(environment: Environment) -> None:
             keys = [bytes(key) for key, _ in cursor if bytes(key).startswith(_FILLER)]
         for key in keys:
             transaction.delete(key, db=meta)
-        transaction.put(_FILLER, items.seal(_FILLER, b""), db=meta)
+        transaction.put(_FILLER, item_bytes.seal(_FILLER, b""), db=meta)
 
     environment.write(clear, lambda: None)
 
@@ -78,8 +78,8 @@ def _fill(environment: Environment) -> bool:
     def fill(transaction: Any) -> None:
         for number in range(n_free + _SPARE_PAGES):
             key = _FILLER + number.to_bytes(8, "big")
-            body = bytes(page_bytes - _PAGE_HEADER_BYTES - items.CHECK_BYTES)
-            transaction.put(key, items.seal(key, body), db=meta)
+            body = bytes(page_bytes - _PAGE_HEADER_BYTES - item_bytes.CHECK_BYTES)
+            transaction.put(key, item_bytes.seal(key, body), db=meta)
 
     environment.write(fill, lambda: None)
     grew = environment.free_pages()[0] > before

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import lmdb
 
 from livingkv.errors import RecordDamaged
-from livingkv.store import items
+from livingkv.store import item_bytes
 from livingkv.store.environment import Environment
 from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
 from livingkv.store.key_files import KEY_ID_BYTES, KeyPlace
@@ -69,7 +69,7 @@ class Snapshot:
         if database not in self._handles:  # an earlier livingkv made the catalog, and no writer has opened it since
             return None
         value = self._transaction.get(key, db=self._handles[database])
-        return None if value is None else items.unseal(key, value, database.decode())
+        return None if value is None else item_bytes.unseal(key, value, database.decode())
 
     def _scan(self, database: bytes, first: bytes, last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and bodies from `first` on, to `last` included."""
@@ -80,7 +80,7 @@ class Snapshot:
                 for key, value in cursor:
                     if last is not None and key > last:
                         return
-                    yield key, items.unseal(key, value, database.decode())
+                    yield key, item_bytes.unseal(key, value, database.decode())
 
     def identity(self) -> dict[str, Any] | None:
         """The manifest's copy, or None if the making of the store was broken off."""
@@ -92,7 +92,7 @@ class Snapshot:
         body = self._get(META, STATE)
         if body is None:
             raise RecordDamaged("catalog: the state is missing")
-        return items.unpack_state(body)
+        return item_bytes.unpack_state(body)
 
     def needs_scrub(self) -> bool:
         """True if deleted rows may still be in the file and must not."""
@@ -131,68 +131,70 @@ class Snapshot:
 
     def segments(self) -> dict[int, SegmentItem]:
         """All segments by number."""
-        return {items.numbers_of(key)[0]: items.unpack_segment(body) for key, body in self._scan(SEGMENTS, b"")}
+        return {
+            item_bytes.numbers_of(key)[0]: item_bytes.unpack_segment(body) for key, body in self._scan(SEGMENTS, b"")
+        }
 
     def session(self, session_id: int) -> SessionItem | None:
         """A session's counters."""
-        body = self._get(SESSIONS, items.key_1(session_id))
-        return None if body is None else items.unpack_session(body)
+        body = self._get(SESSIONS, item_bytes.key_1(session_id))
+        return None if body is None else item_bytes.unpack_session(body)
 
     def session_id(self, name: str) -> int | None:
         """The session of that name."""
         body = self._get(NAMES, name.encode("utf-8", "surrogatepass")) if name else None
-        return None if body is None else items.unpack_number(body)
+        return None if body is None else item_bytes.unpack_number(body)
 
     def sessions(self) -> Iterator[tuple[int, SessionItem]]:
         """All sessions by id."""
         for key, body in self._scan(SESSIONS, b""):
-            yield items.numbers_of(key)[0], items.unpack_session(body)
+            yield item_bytes.numbers_of(key)[0], item_bytes.unpack_session(body)
 
     def source_number(self, session_id: int, name: str, digest: str) -> int | None:
         """The number of a source in its session."""
-        body = self._get(SOURCE_KEYS, items.source_key(session_id, *self._sealed_source(session_id, name, digest)))
-        return None if body is None else items.unpack_number(body)
+        body = self._get(SOURCE_KEYS, item_bytes.source_key(session_id, *self._sealed_source(session_id, name, digest)))
+        return None if body is None else item_bytes.unpack_number(body)
 
     def source(self, session_id: int, number: int) -> SourceItem:
         """One source."""
-        body = self._get(SOURCES, items.key_2(session_id, number))
+        body = self._get(SOURCES, item_bytes.key_2(session_id, number))
         if body is None:
             raise RecordDamaged(f"catalog: source {number} of session {session_id} is missing")
-        return self._opened_source(session_id, items.unpack_source(body))
+        return self._opened_source(session_id, item_bytes.unpack_source(body))
 
     def sources(self, session_id: int, first: int = 0) -> Iterator[tuple[int, SourceItem]]:
         """A session's sources from number `first` on, oldest first."""
-        for key, body in self._scan(SOURCES, items.key_2(session_id, first), items.key_2(session_id, LAST)):
-            yield items.numbers_of(key)[1], self._opened_source(session_id, items.unpack_source(body))
+        for key, body in self._scan(SOURCES, item_bytes.key_2(session_id, first), item_bytes.key_2(session_id, LAST)):
+            yield item_bytes.numbers_of(key)[1], self._opened_source(session_id, item_bytes.unpack_source(body))
 
     def source_chunks(self, session_id: int, source: int, first: int) -> Iterator[int]:
         """Numbers of a source's chunks from `first` on."""
-        last = items.key_3(session_id, source, LAST)
-        for key, _ in self._scan(SOURCE_CHUNKS, items.key_3(session_id, source, first), last):
-            yield items.numbers_of(key)[2]
+        last = item_bytes.key_3(session_id, source, LAST)
+        for key, _ in self._scan(SOURCE_CHUNKS, item_bytes.key_3(session_id, source, first), last):
+            yield item_bytes.numbers_of(key)[2]
 
     def source_chunks_before(self, session_id: int, source: int, chunk: int) -> Iterator[int]:
         """Numbers of a source's chunks before `chunk`, newest first."""
         with self._transaction.cursor(db=self._handles[SOURCE_CHUNKS]) as cursor:
-            if not cursor.set_key(items.key_3(session_id, source, chunk)):
+            if not cursor.set_key(item_bytes.key_3(session_id, source, chunk)):
                 return
             while cursor.prev():
-                numbers = items.numbers_of(cursor.key())
+                numbers = item_bytes.numbers_of(cursor.key())
                 if numbers[:2] != (session_id, source):
                     return
                 yield numbers[2]
 
     def chunk(self, session_id: int, number: int) -> ChunkItem:
         """One chunk."""
-        body = self._get(CHUNKS, items.key_2(session_id, number))
+        body = self._get(CHUNKS, item_bytes.key_2(session_id, number))
         if body is None:
             raise RecordDamaged(f"catalog: chunk {number} of session {session_id} is missing")
-        return items.unpack_chunk_item(body)
+        return item_bytes.unpack_chunk_item(body)
 
     def chunks(self, session_id: int, first: int = 0) -> Iterator[tuple[int, ChunkItem]]:
         """A session's chunks from number `first` on."""
-        for key, body in self._scan(CHUNKS, items.key_2(session_id, first), items.key_2(session_id, LAST)):
-            yield items.numbers_of(key)[1], items.unpack_chunk_item(body)
+        for key, body in self._scan(CHUNKS, item_bytes.key_2(session_id, first), item_bytes.key_2(session_id, LAST)):
+            yield item_bytes.numbers_of(key)[1], item_bytes.unpack_chunk_item(body)
 
     def chunks_from_token(self, session_id: int, token: int, n_chunks: int) -> Iterator[tuple[int, ChunkItem]]:
         """Chunks from the one that holds `token` on."""
@@ -207,63 +209,65 @@ class Snapshot:
     def sentence_place(self, sentence_id: int) -> SentencePlace | None:
         """The last chunk whose first sentence id is at most `sentence_id`; it may end before that sentence."""
         with self._transaction.cursor(db=self._handles[SENTENCES]) as cursor:
-            key = items.key_long(sentence_id)
+            key = item_bytes.key_long(sentence_id)
             found = cursor.set_range(key)
             if not (found and cursor.key() == key) and not (cursor.prev() if found else cursor.last()):
                 return None
             key, value = cursor.item()
-            return SentencePlace(items.long_of(key), *items.unpack_pair(items.unseal(key, value, "sentences")))
+            return SentencePlace(
+                item_bytes.long_of(key), *item_bytes.unpack_pair(item_bytes.unseal(key, value, "sentences"))
+            )
 
     def sentence_places(self, first: int) -> Iterator[SentencePlace]:
         """Chunks with sentences in the order of ids, those whose first id is at least `first`."""
-        for key, body in self._scan(SENTENCES, items.key_long(first)):
-            yield SentencePlace(items.long_of(key), *items.unpack_pair(body))
+        for key, body in self._scan(SENTENCES, item_bytes.key_long(first)):
+            yield SentencePlace(item_bytes.long_of(key), *item_bytes.unpack_pair(body))
 
     def page(self, session_id: int, page: int) -> PageItem | None:
         """Where a page stands."""
-        body = self._get(PAGES, items.key_2(session_id, page))
-        return None if body is None else items.unpack_page(body)
+        body = self._get(PAGES, item_bytes.key_2(session_id, page))
+        return None if body is None else item_bytes.unpack_page(body)
 
     def pages(self) -> Iterator[tuple[int, int, PageItem]]:
         """All pages: session, page number, place."""
         for key, body in self._scan(PAGES, b""):
-            session_id, page = items.numbers_of(key)
-            yield session_id, page, items.unpack_page(body)
+            session_id, page = item_bytes.numbers_of(key)
+            yield session_id, page, item_bytes.unpack_page(body)
 
     def pages_of(self, session_id: int, first: int = 0) -> Iterator[tuple[int, PageItem]]:
         """A session's pages from number `first` on."""
-        for key, body in self._scan(PAGES, items.key_2(session_id, first), items.key_2(session_id, LAST)):
-            yield items.numbers_of(key)[1], items.unpack_page(body)
+        for key, body in self._scan(PAGES, item_bytes.key_2(session_id, first), item_bytes.key_2(session_id, LAST)):
+            yield item_bytes.numbers_of(key)[1], item_bytes.unpack_page(body)
 
     def events(self, session_id: int) -> Iterator[tuple[int, Location]]:
         """Where a session's session records stand, by event number."""
-        for key, body in self._scan(EVENTS, items.key_2(session_id, 0), items.key_2(session_id, LAST)):
-            yield items.numbers_of(key)[1], items.unpack_place(body)
+        for key, body in self._scan(EVENTS, item_bytes.key_2(session_id, 0), item_bytes.key_2(session_id, LAST)):
+            yield item_bytes.numbers_of(key)[1], item_bytes.unpack_place(body)
 
     def erasures(self) -> Iterator[Erasure]:
         """Records that commits have given up and that are not erased yet."""
         for key, body in self._scan(ERASING, b""):
-            yield items.unpack_erasure(key, body)
+            yield item_bytes.unpack_erasure(key, body)
 
     def weight(self, sentence_id: int) -> Weight | None:
         """A sentence's weight, or None if it was never recalled."""
-        body = self._get(WEIGHTS, items.key_long(sentence_id))
-        return None if body is None else items.unpack_weight(body)
+        body = self._get(WEIGHTS, item_bytes.key_long(sentence_id))
+        return None if body is None else item_bytes.unpack_weight(body)
 
     def weights(self, first: int = 0) -> Iterator[tuple[int, Weight]]:
         """All weights from sentence `first` on."""
-        for key, body in self._scan(WEIGHTS, items.key_long(first)):
-            yield items.long_of(key), items.unpack_weight(body)
+        for key, body in self._scan(WEIGHTS, item_bytes.key_long(first)):
+            yield item_bytes.long_of(key), item_bytes.unpack_weight(body)
 
     def tail(self, session_id: int) -> bytes:
         """A session's tail, sealed if the session is; its checksum is in the session."""
-        bodies = self._scan(TAILS, items.key_2(session_id, 0), items.key_2(session_id, LAST))
+        bodies = self._scan(TAILS, item_bytes.key_2(session_id, 0), item_bytes.key_2(session_id, LAST))
         return b"".join(body for _, body in bodies)
 
     def names(self) -> Iterator[tuple[str, int]]:
         """All session names with their sessions."""
         for key, body in self._scan(NAMES, b""):
-            yield key.decode("utf-8", "replace"), items.unpack_number(body)
+            yield key.decode("utf-8", "replace"), item_bytes.unpack_number(body)
 
     def damaged_entries(self) -> Iterator[str]:
         """One line for each row of any database that fails its check."""
@@ -271,6 +275,6 @@ class Snapshot:
             with self._transaction.cursor(db=self._handles[database]) as cursor:
                 for key, value in cursor:
                     try:
-                        items.unseal(key, value, database.decode())
+                        item_bytes.unseal(key, value, database.decode())
                     except RecordDamaged as error:
                         yield str(error)

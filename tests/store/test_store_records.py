@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest as checksum_digest
 
 from livingkv.errors import FormatUnsupported, RecordDamaged
-from livingkv.store import Append, SentenceRecord
-from livingkv.store import items as catalog_items
+from livingkv.store import Append, SentenceRecord, item_bytes
 from livingkv.store.chunk_payload import TEXT_BLOCK_BYTES, Chunk, ChunkPlace, pack_chunk
 from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionFlags, SessionItem, SourceItem, State
 from livingkv.store.records import (
@@ -182,29 +181,29 @@ def test_an_unknown_role_is_unsupported() -> None:
 
 def test_catalog_values_there_and_back() -> None:
     state = State(1, 2, 3 << 40, 4 << 40)
-    assert catalog_items.unpack_state(catalog_items.pack_state(state)) == state
+    assert item_bytes.unpack_state(item_bytes.pack_state(state)) == state
     segment = SegmentItem(SegmentKind.PAGES, 5, 6 << 40)
-    assert catalog_items.unpack_segment(catalog_items.pack_segment(segment)) == segment
+    assert item_bytes.unpack_segment(item_bytes.pack_segment(segment)) == segment
     session = SessionItem(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 << 50, "Zürich")
-    assert catalog_items.unpack_session(catalog_items.pack_session(session) + b"later") == session
+    assert item_bytes.unpack_session(item_bytes.pack_session(session) + b"later") == session
     session = session._replace(key_id=bytes(range(16)), flags=SessionFlags.PINNED)
-    assert catalog_items.unpack_session(catalog_items.pack_session(session) + b"later") == session
+    assert item_bytes.unpack_session(item_bytes.pack_session(session) + b"later") == session
     source = SourceItem(1, 2, 3, True, "a\udcffb", "digest")
-    assert catalog_items.unpack_source(catalog_items.pack_source(source) + b"later") == source
+    assert item_bytes.unpack_source(item_bytes.pack_source(source) + b"later") == source
     chunk = ChunkItem(Location(1, 2 << 40, 3), 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1, 0)
-    assert catalog_items.unpack_chunk_item(catalog_items.pack_chunk_item(chunk) + b"later") == chunk
+    assert item_bytes.unpack_chunk_item(item_bytes.pack_chunk_item(chunk) + b"later") == chunk
     page = PageItem(Location(1, 2 << 40, 3), 4)
-    assert catalog_items.unpack_page(catalog_items.pack_page(page) + b"later") == page
+    assert item_bytes.unpack_page(item_bytes.pack_page(page) + b"later") == page
 
 
 @given(st.binary(max_size=20), st.binary(max_size=40), st.integers(0))
 def test_every_flipped_bit_of_a_catalog_value_is_noticed(key: bytes, body: bytes, bit: int) -> None:
-    value = bytearray(catalog_items.seal(key, body))
-    assert catalog_items.unseal(key, bytes(value), "pages") == body
+    value = bytearray(item_bytes.seal(key, body))
+    assert item_bytes.unseal(key, bytes(value), "pages") == body
     bit %= len(value) * 8
     value[bit // 8] ^= 1 << bit % 8
     with pytest.raises(RecordDamaged, match="pages"):
-        catalog_items.unseal(key, bytes(value), "pages")
+        item_bytes.unseal(key, bytes(value), "pages")
 
 
 def test_the_bytes_are_those_of_the_format_page() -> None:
