@@ -107,7 +107,8 @@ class StoreLife(StoreLook, ABC):
     def fork(self, session_id: int, name: str) -> SessionRow:
         """A new session that begins as this one; durable on return. Records are shared, neither affects the other.
 
-        Its sentences get ids of their own. A fork of an encrypted session has the same key. Raises KeyMissing, SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
+        Its sentences get ids of their own. A fork of an encrypted session has the same key. Raises KeyMissing,
+        SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
         """
 
         def make(plan: Plan, snapshot: Snapshot) -> None:

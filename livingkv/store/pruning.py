@@ -85,7 +85,7 @@ class StorePruning(StoreTransfer):
         return sorted(ranked[keep:], key=lambda each: each.sentence_id)
 
     def archived(self) -> list[ArchivedSentence]:
-        """What was pruned and not erased since, oldest first; that of encrypted sessions opened where their key is there.
+        """What was pruned and not erased since, oldest first; of encrypted sessions opened where the key is there.
 
         Raises RecordDamaged.
         """

@@ -24,7 +24,8 @@ class StoreTransfer(StoreUpkeep):
 
         The file is whole and durable on return, or not there. Weights and the index stay behind. It is in the clear:
         an encrypted session is refused (InputError) unless `decrypt` says that this is meant.
-        Raises KeyMissing, SessionNotFound, RecordDamaged, PageDamaged (repair first, or leave KV out), StoreFull, StoreUnwritable.
+        Raises KeyMissing, SessionNotFound, RecordDamaged, PageDamaged (repair first, or leave KV out), StoreFull or
+        StoreUnwritable.
         """
         with self._catalog.read() as snapshot:
             session = self._reading.require_session(snapshot, session_id)
