@@ -154,8 +154,8 @@ class Store(StorePruning):
         kv: False makes it text-only: appends may come without pages and tail, which can be rebuilt later.
         encrypt: seal all of its content with a key of its own (FORMAT.md, section 16).
 
-        Raises KeyMissing (encrypt, and no package `cryptography`), SessionExists, InputError, StoreFull, StoreUnwritable or
-        StoreError.
+        Raises KeyMissing (encrypt, and no package `cryptography`), SessionExists, InputError, StoreFull,
+        StoreUnwritable or StoreError.
         """
         with self._append_lock:
             with self._catalog.read() as snapshot:
