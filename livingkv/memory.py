@@ -88,9 +88,9 @@ class Memory(Keeping):
         else:
             check_text(text, name, max_line_bytes=limit)
         check_session_name(session)
-        store, digest = self._home.writable_store(), source_digest(text)
+        store = self._home.writable_store()
         row = self._home.session_for_writing(session, kv=kv, encrypt=encrypt)
-        known = store.source(row.session_id, name, digest)
+        digest, known = store.find_source(row.session_id, name, source_digest(text), text)
         if known is not None and known.complete:
             return Ingested(name, session, len(text), known.n_tokens, known.n_sentences, 0.0, skipped=True)
         done = known.n_bytes if known is not None else 0

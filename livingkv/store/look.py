@@ -16,6 +16,7 @@ from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
 from livingkv.store.rows import Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.same_source import find_source
 from livingkv.store.sealing import SEAL_BYTES, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.sentences import Sentences
@@ -50,6 +51,14 @@ class StoreLook:
     def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
         """What a session holds of one source, or None if nothing. Raises SessionNotFound."""
         return self._reading.source(session_id, name, digest)
+
+    def find_source(self, session_id: int, name: str, digest: str, text: bytes) -> tuple[str, SourceRow | None]:
+        """Under which digest the session holds this text, or may get it, and what it holds of it; None if nothing.
+
+        Stored bytes are compared: where another text has the digest, or the stored one is damaged, a number is put
+        behind it. Raises SessionNotFound.
+        """
+        return find_source(self._catalog, self._reading, session_id, name, digest, text)
 
     def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
         """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.

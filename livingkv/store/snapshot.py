@@ -151,9 +151,13 @@ class Snapshot:
             yield item_bytes.numbers_of(key)[0], item_bytes.unpack_session(body)
 
     def source_number(self, session_id: int, name: str, digest: str) -> int | None:
-        """The number of a source in its session."""
+        """The number of a source in its session. Another source under the same key is not taken for it."""
         body = self._get(SOURCE_KEYS, item_bytes.source_key(session_id, *self._sealed_source(session_id, name, digest)))
-        return None if body is None else item_bytes.unpack_number(body)
+        if body is None:
+            return None
+        number = item_bytes.unpack_number(body)
+        found = self.source(session_id, number)
+        return number if (found.name, found.digest) == (name, digest) else None
 
     def source(self, session_id: int, number: int) -> SourceItem:
         """One source."""
