@@ -13,6 +13,7 @@ import typer
 from livingkv.cli_options import (
     Debug,
     DiskBudget,
+    Dual,
     Encrypt,
     Json,
     KeyFolder,
@@ -20,6 +21,8 @@ from livingkv.cli_options import (
     NewName,
     SessionName,
     StorePath,
+    Weights,
+    chosen_model,
     chosen_settings,
     open_memory,
 )
@@ -155,6 +158,8 @@ def import_file(
         bool, typer.Option("--text-only", help="Leave the KV behind; repair makes it from the token ids.")
     ] = False,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     encrypt: Encrypt = False,
     key_folder: KeyFolder = None,
@@ -177,7 +182,8 @@ def import_file(
 
     require_portable(file)
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
-    with waiting("importing"), open_memory(store, model=model, settings=settings, create=True) as memory:
+    chosen = chosen_model(model, weights, dual_chunk)
+    with waiting("importing"), open_memory(store, model=chosen, settings=settings, create=True) as memory:
         made = memory.import_file(file, name=name, kv=not text_only, encrypt=encrypt)
     print_session("imported", made, as_json=as_json)
 

@@ -13,11 +13,14 @@ import typer
 from livingkv.cli_options import (
     Codec,
     Debug,
+    Dual,
     Json,
     KeyFolder,
     Model,
     OneSession,
     StorePath,
+    Weights,
+    chosen_model,
     chosen_settings,
     open_memory,
 )
@@ -31,6 +34,8 @@ def repair(
     store: StorePath,
     session: OneSession = None,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -53,8 +58,9 @@ def repair(
     from livingkv.rebuilding import rebuild_if_lost
 
     rebuilt = rebuild_if_lost(store, key_folder=key_folder)
+    chosen = chosen_model(model, weights, dual_chunk)
     settings = chosen_settings(key_folder=key_folder)
-    opened = open_memory(store, model=model, settings=settings, create=False)
+    opened = open_memory(store, model=chosen, settings=settings, create=False)
     with opened as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
@@ -65,6 +71,8 @@ def repair(
 def migrate(
     store: StorePath,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
     ] = None,
@@ -81,12 +89,14 @@ def migrate(
     Examples:
       livingkv migrate notes.lkv --model qwen2.5-7b-1m
       livingkv migrate notes.lkv --codec lossless
+      livingkv migrate notes.lkv --weights fp32
     """
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_migrated
 
-    if model is None and codec is None:
-        raise typer.BadParameter("name what to migrate to: --model, --codec or both")
+    chosen = chosen_model(model, weights, dual_chunk)
+    if chosen is None and codec is None:
+        raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
     from livingkv.migrating import migrate as migrate_store
     from livingkv.settings import Settings
     from livingkv.store import Store
@@ -96,7 +106,7 @@ def migrate(
     with count_bar("sessions read") as show:
         done = migrate_store(
             Path(store),
-            model=model,
+            model=chosen,
             settings=settings,
             progress=None if show is None else lambda _, done, total: show(done, total),
         )

@@ -12,9 +12,12 @@ import typer
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
+    from livingkv.model_choice import ModelChoice
+    from livingkv.sampling import Sampling
     from livingkv.settings import Settings
 
 Codec = Literal["int8", "lossless"]
+WeightsName = Literal["bf16", "fp32", "8bit", "4bit"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -72,8 +75,64 @@ Encrypt = Annotated[
 ]
 
 
+Weights = Annotated[
+    WeightsName | None,
+    typer.Option(help="How weights are loaded; left out: as in the store, bf16 for a new one.", show_default=False),
+]
+Dual = Annotated[
+    bool | None,
+    typer.Option(
+        "--dual-chunk/--no-dual-chunk",
+        help="The model's dual-chunk positions, or none; left out: as in the store, or as the model has it.",
+        show_default=False,
+    ),
+]
+Temperature = Annotated[float, typer.Option(metavar="T", help="0 always takes the likeliest token.")]
+TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="Only from the likeliest tokens with this share.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, max=(1 << 63) - 1, metavar="N", help="The same choices each time.", show_default=False),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
+]
+
+
+def chosen_model(model: str | None, weights: WeightsName | None, dual_chunk: bool | None) -> str | ModelChoice | None:
+    """The model that the options ask for; a plain spec where nothing else is asked for."""
+    if weights is None and dual_chunk is None:
+        return model
+    from livingkv.model_choice import ModelChoice
+
+    return ModelChoice(model, weights, dual_chunk)
+
+
+def chosen_sampling(temperature: float, top_p: float, seed: int | None) -> Sampling | None:
+    """How tokens are to be chosen; None for the likeliest. Raises InputError or BadParameter."""
+    if temperature == 0.0:
+        if top_p != 1.0 or seed is not None:
+            raise typer.BadParameter("--top-p and --seed go with a --temperature above 0")
+        return None
+    from livingkv.sampling import Sampling
+
+    return Sampling(temperature=temperature, top_p=top_p, seed=seed)
+
+
+def chosen_stops(stop: list[str] | None) -> tuple[str, ...]:
+    """The texts to stop before. Raises BadParameter for one without a character."""
+    if "" in (stop or ()):
+        raise typer.BadParameter("--stop needs at least one character")
+    return tuple(stop or ())
+
+
 def open_memory(
-    store: str, *, model: str | None = None, settings: Settings | None = None, read_only: bool = False, create: bool
+    store: str,
+    *,
+    model: str | ModelChoice | None = None,
+    settings: Settings | None = None,
+    read_only: bool = False,
+    create: bool,
 ) -> Memory:
     """Opens the store; where `create` says so, one that is missing is made by the first write."""
     from livingkv.memory import Memory

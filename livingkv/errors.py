@@ -12,6 +12,7 @@
     │   └── CodecRefused            the self-test gate found the page codec unfit for this model
     ├── StoreError              the durable store
     │   ├── StoreNotFound           no store at that path
+    │   ├── StoreHalfErased         its erasing was begun and is to be finished
     │   ├── StoreUnwritable         no permission, not a folder, read-only file system
     │   ├── StoreLocked             another process writes to it
     │   ├── StoreFull               no disk space; the last commit stands
@@ -85,6 +86,10 @@ class StoreError(LivingKVError):
 
 class StoreNotFound(StoreError):
     """There is no store at the path."""
+
+
+class StoreHalfErased(StoreError):
+    """The store was being erased: part of it is gone, and erasing is all that can be done with it."""
 
 
 class StoreUnwritable(StoreError):

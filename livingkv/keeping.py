@@ -13,8 +13,9 @@ from livingkv.describing import hottest_sentences, session_info
 from livingkv.errors import InputError
 from livingkv.home import Home
 from livingkv.repairing import repair_session
-from livingkv.results import Forgotten, Hot, Repaired, SessionInfo
-from livingkv.store import DefragReport, ForgetReceipt
+from livingkv.restoring import archived_in, described, erase_archived, restore_sentences
+from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Repaired, SessionInfo
+from livingkv.store import DefragReport, ForgetReceipt, check_session_name
 
 
 class Keeping:
@@ -109,6 +110,34 @@ class Keeping:
         self._home.let_go()
         self._home.index.remake()
         return _forgotten(receipt)
+
+    def archived(self, *, session: str | None = None) -> list[Archived]:
+        """What was pruned of one session or of all and not erased since, oldest first. Needs no model.
+
+        Raises SessionNotFound, or RecordDamaged for a damaged archive.
+        """
+        return [described(each) for each in archived_in(self._home.store(), session)]
+
+    def restore(
+        self, sentence_ids: Iterable[int] | None = None, *, of: str | None = None, session: str | None = None
+    ) -> list[Ingested]:
+        """Read pruned sentences again, at the end of `session` or of the session that each was in; then they leave the
+        archive. They are new sentences with new ids, under the name of their source. One entry for each session and
+        source; durable on return. Called again after it broke off, it goes on.
+
+        sentence_ids: these; of: those of one session; neither: all. Raises InputError for an id that is not in the
+        archive, SessionNotFound, RecordDamaged, ModelError or StoreError.
+        """
+        store = self._home.writable_store()
+        if session is not None:
+            check_session_name(session)
+        return restore_sentences(self._home, archived_in(store, of, sentence_ids), session)
+
+    def erase_archive(self, sentence_ids: Iterable[int] | None = None, *, session: str | None = None) -> ArchiveErased:
+        """Erase pruned sentences from the archive, all of them by default, for good: their bytes are overwritten on
+        return. Needs no model. Raises InputError for an id that is not in it, SessionNotFound or StoreError.
+        """
+        return erase_archived(self._home.store(), session, sentence_ids)
 
     def export(self, session: str, path: str | Path, *, kv: bool = True, decrypt: bool = False) -> int:
         """Write a session to one portable file, with or without KV; its size in bytes. Raises PageDamaged: repair

@@ -14,31 +14,30 @@ from pathlib import Path
 
 from livingkv.errors import InputError, StoreError
 from livingkv.home import Home
+from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.results import Migrated
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
-from livingkv.store import Append, PortableChunk, SessionRow
+from livingkv.store import BEFORE_MIGRATION, MIGRATING, Append, PortableChunk, SessionRow
 from livingkv.text import split_sentences
-
-NEW_SUFFIX = ".migrating"
-OLD_SUFFIX = ".before-migration"
 
 
 def migrate(
     path: Path,
     *,
-    model: str | LoadedModel | None,
+    model: str | ModelChoice | LoadedModel | None,
     settings: Settings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Migrated:
     """Read every session of the store at `path` again with `model` and the settings' codec, then swap. Blocks for
     as long as reading the text takes; broken off, the old store stands and the next call begins anew.
 
-    model: None keeps the store's. `progress` gets a session's name, sessions done and in all.
+    model: None keeps the store's, and its weights and positions where they are not chosen. `progress` gets a session's
+    name, sessions done and in all.
     Raises InputError when an old store of an earlier migration is still beside it, StoreError or ModelError.
     """
-    new, old = path.with_name(path.name + NEW_SUFFIX), path.with_name(path.name + OLD_SUFFIX)
+    new, old = path.with_name(path.name + MIGRATING), path.with_name(path.name + BEFORE_MIGRATION)
     if old.exists():
         raise InputError("store", old, "an earlier migration left it: check the new store, then remove it")
     if new.exists():
@@ -60,11 +59,15 @@ def _copy_sessions(
     source: Home,
     rows: list[SessionRow],
     new: Path,
-    model: str | LoadedModel | None,
+    model: str | ModelChoice | LoadedModel | None,
     settings: Settings,
     progress: Callable[[str, int, int], None] | None,
 ) -> int:
-    chosen = model if model is not None else source.model_label
+    chosen = model
+    if not isinstance(model, LoadedModel):
+        chosen = ModelChoice.of(model)
+        if chosen.spec is None:
+            chosen = chosen.as_in(source.store().fingerprint, source.model_label)
     target = Home(new, chosen, settings, read_only=False, create=True)
     try:
         target.writable_store()

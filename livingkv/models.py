@@ -86,12 +86,14 @@ def load_model(
 
     spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's
     LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default),
-    "fp32", or "8bit" and "4bit" through bitsandbytes. dtype: of activations and KV, by default the weights'.
-    dual_chunk: by default the config's, "off" for plain positions.
+    "fp32", or "8bit" and "4bit" through bitsandbytes (on the CPU only where `device` says so). dtype: of activations
+    and KV, by default the weights'. dual_chunk: by default the config's, "off" for plain positions.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
     place, computed_in = _device(device), _dtype(weights, dtype)
+    if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
+        raise InputError("weights", weights, "bf16 or fp32 is allowed without a CUDA device")
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
     if progress:

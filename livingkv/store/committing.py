@@ -135,7 +135,7 @@ class Committing:
         self._disk.reached(Step.SCRUBBED)
 
     def _drop_keys(self) -> None:
-        """Destroy the keys that commits gave up (FORMAT.md, section 16)."""
+        """Destroy the keys that commits gave up (FORMAT.md, section 17)."""
         with self._catalog.read() as snapshot:
             listed = snapshot.dropped_keys()
         vault = self._catalog.vault

@@ -98,7 +98,8 @@ class StoreForgetting(StoreLife):
             plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
 
         receipt = self._forget(make, loss)
-        self._leave_archive(lambda each: True)
+        with self._append_lock:
+            Archive(self._disk, self.path).clear()
         return receipt
 
     def _leave_archive(self, is_gone: Callable[[ArchivedSentence], bool]) -> None:

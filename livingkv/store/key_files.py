@@ -1,4 +1,4 @@
-"""Key files of encrypted sessions (FORMAT.md, section 16): made, read and destroyed.
+"""Key files of encrypted sessions (FORMAT.md, section 17): made, read and destroyed.
 
 Knows the store's own folder of keys and one elsewhere that the user may name; refuses to know what a key seals.
 """

@@ -19,6 +19,8 @@ from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.items import State
 from livingkv.store.key_files import KEYS, KeyFiles
 from livingkv.store.manifest import (
+    ERASING,
+    ERASING_DRAFT,
     FORMAT,
     MANIFEST,
     MANIFEST_DRAFT,
@@ -34,7 +36,7 @@ SEGMENTS = "segments"
 CATALOG = "catalog"
 INDEX = "index"
 _KNOWN_FOLDERS = {SEGMENTS, CATALOG, "catalog.new", "catalog.lost", INDEX, ARCHIVE, KEYS, "lost+found"}
-_KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, LOCK, *_KNOWN_FOLDERS}
+KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, ERASING, ERASING_DRAFT, LOCK, *_KNOWN_FOLDERS}
 _FIRST_STATE = State(next_session=1, next_segment=1, next_sequence=1, next_sentence=0)
 
 
@@ -46,18 +48,33 @@ def require_store(root: Path) -> None:
         raise StoreNotFound(f"no store at {root}: check the path, or ingest something to make one there")
 
 
+def require_place(root: Path) -> None:
+    """Raise unless a store is at `root` or could be made there: StoreError if it is somebody else's folder, or
+    StoreUnwritable. Changes nothing."""
+    with errors_named(root):
+        if root.exists():
+            if not root.is_dir():
+                raise StoreUnwritable(f"{root} is not a folder: choose another store path")
+            _refuse_foreign(root)
+        above = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise StoreUnwritable(f"{above} may not be written to: check the path, its owner and its permissions")
+
+
 def prepare_folder(disk: Disk, root: Path) -> None:
     """Make the store's folder, or raise: StoreError if it is somebody else's, StoreUnwritable, StoreFull."""
     with errors_named(root):
         if root.exists() and not root.is_dir():
             raise StoreUnwritable(f"{root} is not a folder: choose another store path")
         disk.make_folder(root)
-        if read_manifest(root) is None:
-            foreign = sorted(path.name for path in root.iterdir() if path.name not in _KNOWN_NAMES)
-            if foreign:
-                raise StoreError(
-                    f"{root} is not a store and not empty (it holds {foreign[0]}): choose another store path"
-                )
+        _refuse_foreign(root)
+
+
+def _refuse_foreign(root: Path) -> None:
+    if read_manifest(root) is None:
+        foreign = sorted(path.name for path in root.iterdir() if path.name not in KNOWN_NAMES)
+        if foreign:
+            raise StoreError(f"{root} is not a store and not empty (it holds {foreign[0]}): choose another store path")
 
 
 def make(

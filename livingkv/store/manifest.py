@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from livingkv.errors import FormatUnsupported, RecordDamaged
+from livingkv.errors import FormatUnsupported, RecordDamaged, StoreHalfErased
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
 
@@ -21,6 +21,8 @@ ENCRYPTION = "encryption"
 FEATURES: frozenset[str] = frozenset({ENCRYPTION})
 MANIFEST = "manifest.json"
 MANIFEST_DRAFT = "manifest.json.tmp"
+ERASING = "erasing.json"  # the mark of a store that is being erased: section 16
+ERASING_DRAFT = "erasing.json.tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,12 @@ class Manifest:
 def read_manifest(root: Path) -> Manifest | None:
     """The manifest of the store at `root`, or None if there is none.
 
-    Raises RecordDamaged, FormatUnsupported, StoreUnwritable or StoreError.
+    Raises RecordDamaged, FormatUnsupported, StoreHalfErased, StoreUnwritable or StoreError.
     """
     path = root / MANIFEST
     with errors_named(path):
+        if (root / ERASING).exists():
+            raise StoreHalfErased(f"{root} was being erased and is not whole: finish that with `livingkv erase {root}`")
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):

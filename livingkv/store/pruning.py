@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 
-from livingkv.errors import InputError
+from livingkv.errors import InputError, RecordDamaged
 from livingkv.store.archive import Archive, sealed
 from livingkv.store.items import SessionFlags
 from livingkv.store.rows import ArchivedSentence, ForgetReceipt, Sentence
@@ -91,9 +92,20 @@ class StorePruning(StoreTransfer):
         """
         return [self._unsealed(each) for each in Archive(self._disk, self.path).read()]
 
-    def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> int:
-        """Erase sentences from the archive, all by default: overwritten on return. How many there were."""
+    def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> list[ArchivedSentence]:
+        """Erase sentences from the archive: overwritten on return. Gives those that there were.
+
+        None: all of it, also where it is damaged; only what could be read is given then. Raises RecordDamaged where
+        some of a damaged archive are asked for, or StoreError.
+        """
         self._writing()
-        wanted = None if sentence_ids is None else set(sentence_ids)
+        archive = Archive(self._disk, self.path)
         with self._append_lock:
-            return Archive(self._disk, self.path).remove(lambda each: wanted is None or each.sentence_id in wanted)
+            if sentence_ids is not None:
+                wanted = set(sentence_ids)
+                return archive.remove(lambda each: each.sentence_id in wanted)
+            found: list[ArchivedSentence] = []
+            with contextlib.suppress(RecordDamaged):
+                found = archive.read()
+            archive.clear()
+            return found

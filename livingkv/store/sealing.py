@@ -1,4 +1,4 @@
-"""Sealed bytes (FORMAT.md, section 16): AES-256-GCM with a session's key, bound to the place where they stand.
+"""Sealed bytes (FORMAT.md, section 17): AES-256-GCM with a session's key, bound to the place where they stand.
 
 Knows keys and what is sealed with them; refuses to know files and rows. The package `cryptography` is imported when a
 key is first used.

@@ -152,7 +152,7 @@ class Store(StorePruning):
         """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text.
 
         kv: False makes it text-only: appends may come without pages and tail, which can be rebuilt later.
-        encrypt: seal all of its content with a key of its own (FORMAT.md, section 16).
+        encrypt: seal all of its content with a key of its own (FORMAT.md, section 17).
 
         Raises KeyMissing (encrypt, and no package `cryptography`), SessionExists, InputError, StoreFull,
         StoreUnwritable or StoreError.

@@ -117,3 +117,18 @@ def test_a_reader_finds_what_a_writer_adds(tmp_path: Path) -> None:
             assert "tree 1119" in reader.ask(QUESTION, mode="extract").answer
             writer.ingest("more.md", text=b"The crow of pond 99 sleeps on the roof.", session="birds")
             assert "roof" in reader.ask("Where does the crow of pond 99 sleep?", mode="extract").answer
+
+
+def test_what_was_pruned_comes_back_encrypted_or_not_at_all(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SMALL) as memory:
+        memory.ingest("plain.md", text=b"The gate is green.", kv=False)
+        memory.ingest("birds.md", text=b"The heron is back. It is Monday.", session="birds", encrypt=True, kv=False)
+        memory.prune(session="birds", keep=1)
+        (archived,) = memory.archived()
+        assert archived.text.strip() == "The heron is back." and archived.source == "birds.md"
+        with pytest.raises(InputError, match="in the clear"):
+            memory.restore(session="default")
+        memory.restore(session="found")
+        assert memory.session("found").encrypted and memory.archived() == []
+        assert b"The heron is back." in memory.text("found")
+    assert in_the_clear(tmp_path) == []
