@@ -23,7 +23,9 @@ from livingkv.cli_options import (
     Debug,
     DiskBudget,
     Dual,
+    Encrypt,
     Json,
+    KeyFolder,
     Model,
     OneSession,
     RamBudget,
@@ -99,6 +101,8 @@ def ingest(
         bool, typer.Option("--text-only", help="Keep no KV in a new session: it is fast, and recall reads again.")
     ] = False,
     disk_budget: DiskBudget = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -115,15 +119,16 @@ def ingest(
       livingkv ingest notes.lkv letters/ --session letters
       cat log.txt | livingkv ingest notes.lkv - --session log --text-only
       livingkv ingest notes.lkv mail/ --disk-budget 2G
+      livingkv ingest notes.lkv diary.md --session diary --encrypt
     """
     from livingkv.cli_ingest import ingest_sources
 
     def opened() -> Memory:
-        settings = chosen_settings(codec=codec, disk_budget=disk_budget)
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder)
         return open_memory(store, model=chosen, settings=settings, create=True)
 
     chosen = chosen_model(model, weights, dual_chunk)
-    ingest_sources(opened, store, sources, session, kv=not text_only, as_json=as_json)
+    ingest_sources(opened, store, sources, session, kv=not text_only, encrypt=encrypt, as_json=as_json)
 
 
 @app.command()
@@ -141,6 +146,7 @@ def ask(
     top_p: TopP = 1.0,
     seed: Seed = None,
     stop: Stop = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -164,7 +170,8 @@ def ask(
     from livingkv.cli_progress import waiting
     from livingkv.cli_render import print_answer
 
-    settings, sampling = chosen_settings(ram_budget=ram_budget), chosen_sampling(temperature, top_p, seed)
+    settings = chosen_settings(ram_budget=ram_budget, key_folder=key_folder)
+    sampling = chosen_sampling(temperature, top_p, seed)
     chosen, stops = chosen_model(model, weights, dual_chunk), chosen_stops(stop)
     with (
         waiting("asking"),
@@ -188,6 +195,8 @@ def chat(
     top_p: TopP = 1.0,
     seed: Seed = None,
     stop: Stop = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a turn, each on one line.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -205,8 +214,8 @@ def chat(
     from livingkv.cli_chat import Talk, chat_until_end
     from livingkv.cli_progress import phase_bar
 
-    settings = chosen_settings(disk_budget=disk_budget)
-    talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop))
+    settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
+    talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop), encrypt=encrypt)
     chosen = chosen_model(model, weights, dual_chunk)
     with open_memory(store, model=chosen, settings=settings, create=True) as memory:
         with phase_bar() as show:

@@ -10,7 +10,19 @@ from typing import Annotated
 import typer
 
 from livingkv.cli_asked import Yes, agreed, counted
-from livingkv.cli_options import Debug, Dual, Json, Model, OneSession, StorePath, Weights, chosen_model, open_memory
+from livingkv.cli_options import (
+    Debug,
+    Dual,
+    Json,
+    KeyFolder,
+    Model,
+    OneSession,
+    StorePath,
+    Weights,
+    chosen_model,
+    chosen_settings,
+    open_memory,
+)
 from livingkv.cli_process import ExitCode, say
 
 archive_app = typer.Typer(invoke_without_command=True)
@@ -36,6 +48,7 @@ def list_archive(
     store: StorePath,
     session: OneSession = None,
     sentences: Sentences = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -51,7 +64,7 @@ def list_archive(
     from livingkv.results import to_json
     from livingkv.store import Store
 
-    with Store.open(store, mode="read") as opened:
+    with Store.open(store, mode="read", key_folder=key_folder) as opened:
         found = [described(each) for each in archived_in(opened, session, sentences)]
     if as_json:
         print_json(to_json(found))
@@ -72,6 +85,7 @@ def restore(
     model: Model = None,
     weights: Weights = None,
     dual_chunk: Dual = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -90,8 +104,8 @@ def restore(
     from livingkv.cli_receipts import print_restored
 
     require_one(sentences, of, everything)
-    chosen = chosen_model(model, weights, dual_chunk)
-    with waiting("restoring"), open_memory(store, model=chosen, create=False) as memory:
+    chosen, settings = chosen_model(model, weights, dual_chunk), chosen_settings(key_folder=key_folder)
+    with waiting("restoring"), open_memory(store, model=chosen, settings=settings, create=False) as memory:
         done = memory.restore(sentences, of=of, session=session)
     print_restored(done, as_json=as_json)
 

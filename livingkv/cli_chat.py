@@ -31,6 +31,7 @@ class Talk:
     max_tokens: int
     sampling: Sampling | None
     stop: tuple[str, ...]
+    encrypt: bool = False
 
 
 def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
@@ -40,6 +41,7 @@ def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
             message,
             session=talk.session,
             max_tokens=talk.max_tokens,
+            encrypt=talk.encrypt,
             sampling=talk.sampling,
             stop=talk.stop,
             on_text=None if as_json else stream_text,

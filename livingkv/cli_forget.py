@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from livingkv.cli_asked import Yes, agreed, counted
-from livingkv.cli_options import Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_options import Debug, Json, KeyFolder, Model, OneSession, StorePath, chosen_settings, open_memory
 from livingkv.cli_process import ExitCode, say
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def forget(
     deep: Annotated[bool, typer.Option("--deep", help="Drop the KV of all that the session read later, too.")] = False,
     yes: Yes = False,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -44,6 +45,7 @@ def forget(
 
     What is about to go is counted first. At a terminal you are asked; without
     one, --yes is needed. Sentence ids are shown by stats. Forks keep their copy.
+    The key of an encrypted session goes with the last fork of it.
     The verb erase takes the store itself, too.
 
     \b
@@ -58,13 +60,13 @@ def forget(
     from livingkv.store import Store
 
     check_choice(session, source, sentences or [], everything=everything, deep=deep)
-    with Store.open(store, mode="read") as opened:
+    with Store.open(store, mode="read", key_folder=key_folder) as opened:
         going = what_goes(opened, session, source, sentences or [])
     if not yes and not agreed(going):
         say("livingkv: nothing was forgotten")
         return ExitCode.FAILED
-    ids = tuple(sentences or ())
-    with waiting("forgetting"), open_memory(store, model=model, create=False) as memory:
+    ids, settings = tuple(sentences or ()), chosen_settings(key_folder=key_folder)
+    with waiting("forgetting"), open_memory(store, model=model, settings=settings, create=False) as memory:
         receipt = memory.forget(session=session, source=source, sentence_ids=ids, everything=everything, deep=deep)
     print_forgotten(receipt, as_json=as_json)
     return ExitCode.OK
@@ -148,6 +150,7 @@ def prune(
         typer.Option(min=0.0, metavar="W", help="Prune what has less weight than W.", show_default=False),
     ] = None,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -167,6 +170,7 @@ def prune(
 
     if (keep is None) == (below is None):
         raise typer.BadParameter("give one of --keep and --below")
-    with waiting("pruning"), open_memory(store, model=model, create=False) as memory:
+    settings = chosen_settings(key_folder=key_folder)
+    with waiting("pruning"), open_memory(store, model=model, settings=settings, create=False) as memory:
         receipt = memory.prune(session=session, keep=keep, below=below)
     print_forgotten(receipt, as_json=as_json, verb="pruned")

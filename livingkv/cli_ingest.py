@@ -26,11 +26,18 @@ LeftOut = tuple[str, str]
 
 
 def ingest_sources(
-    open_store: Callable[[], Memory], store: str, paths: Sequence[str], session: str, *, kv: bool, as_json: bool
+    open_store: Callable[[], Memory],
+    store: str,
+    paths: Sequence[str],
+    session: str,
+    *,
+    kv: bool,
+    encrypt: bool,
+    as_json: bool,
 ) -> None:
     """Ingests every source in order and tells each result; what is told is durable.
 
-    kv: False makes a new session text-only.
+    kv: False makes a new session text-only. encrypt: makes a new session encrypted.
     Every path is looked at before the store is opened, so a missing file changes nothing; standard input is read when
     store, session and model are known to be fit. A file that was found in a folder and turns out to be no text is left
     out and told at the end; one that was named ends the ingest. Raises SourceError.
@@ -44,7 +51,8 @@ def ingest_sources(
             memory.ready(session, kv=kv, progress=show)
         for number, source in enumerate(sources, 1):
             try:
-                result = _ingest(memory, source, session, kv=kv, label=f"{number}/{len(sources)} {source.name}")
+                label = f"{number}/{len(sources)} {source.name}"
+                result = _ingest(memory, source, session, kv=kv, encrypt=encrypt, label=label)
             except SourceError as error:
                 if source in named:
                     raise
@@ -57,14 +65,14 @@ def ingest_sources(
     tell_left_out(left_out)
 
 
-def _ingest(memory: Memory, source: Path, session: str, *, kv: bool, label: str) -> Ingested:
+def _ingest(memory: Memory, source: Path, session: str, *, kv: bool, encrypt: bool, label: str) -> Ingested:
     from livingkv.settings import Settings
 
     name, text = str(source), None
     if name == STANDARD_INPUT:
         name, text = STANDARD_INPUT_NAME, read_source(name, max_line_bytes=Settings().max_line_bytes)
     with byte_bar(label) as show:
-        return memory.ingest(name, session=session, text=text, kv=kv, progress=show)
+        return memory.ingest(name, session=session, text=text, kv=kv, encrypt=encrypt, progress=show)
 
 
 def tell(result: Ingested, store: str, *, as_json: bool) -> None:

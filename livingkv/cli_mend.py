@@ -15,11 +15,13 @@ from livingkv.cli_options import (
     Debug,
     Dual,
     Json,
+    KeyFolder,
     Model,
     OneSession,
     StorePath,
     Weights,
     chosen_model,
+    chosen_settings,
     open_memory,
 )
 from livingkv.cli_process import ExitCode
@@ -34,6 +36,7 @@ def repair(
     model: Model = None,
     weights: Weights = None,
     dual_chunk: Dual = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -41,6 +44,7 @@ def repair(
 
     A lost catalog is rebuilt from the segments. KV is made from the kept
     token ids by the model. A text-only session gets KV when it is named.
+    What is encrypted needs its key.
 
     Exit codes: 0 whole again, 1 an error, or something could not be rebuilt.
 
@@ -53,9 +57,11 @@ def repair(
     from livingkv.cli_receipts import print_repaired
     from livingkv.rebuilding import rebuild_if_lost
 
-    rebuilt = rebuild_if_lost(store)
+    rebuilt = rebuild_if_lost(store, key_folder=key_folder)
     chosen = chosen_model(model, weights, dual_chunk)
-    with open_memory(store, model=chosen, create=False) as memory, count_bar("rebuilding pages") as show:
+    settings = chosen_settings(key_folder=key_folder)
+    opened = open_memory(store, model=chosen, settings=settings, create=False)
+    with opened as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
     is_left = any(one.problem for one in repaired) or (rebuilt is not None and bool(rebuilt.problems))
@@ -71,6 +77,7 @@ def migrate(
     codec: Annotated[
         Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
     ] = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -96,7 +103,7 @@ def migrate(
     from livingkv.store import Store
 
     with Store.open(store, mode="read") as opened:
-        settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec})
+        settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec, "key_folder": key_folder})
     with count_bar("sessions read") as show:
         done = migrate_store(
             Path(store),

@@ -60,6 +60,20 @@ RamBudget = Annotated[
     ),
 ]
 
+KeyFolder = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="LIVINGKV_KEY_FOLDER",
+        show_envvar=False,
+        help="Keys of encrypted sessions are here, outside of the store.",
+        show_default=False,
+    ),
+]
+Encrypt = Annotated[
+    bool, typer.Option("--encrypt", help="Make a new session encrypted; forget destroys its key.", show_default=False)
+]
+
 
 Weights = Annotated[
     WeightsName | None,
@@ -127,11 +141,20 @@ def open_memory(
 
 
 def chosen_settings(
-    *, codec: Codec | None = None, disk_budget: int | None = None, ram_budget: int | None = None
+    *,
+    codec: Codec | None = None,
+    disk_budget: int | None = None,
+    ram_budget: int | None = None,
+    key_folder: str | None = None,
 ) -> Settings | None:
     """The settings that the options ask for; None for no wish."""
     from livingkv.settings import Settings
 
-    wishes = {"codec": codec, "disk_budget_bytes": disk_budget, "ram_budget_bytes": ram_budget}
+    wishes = {
+        "codec": codec,
+        "disk_budget_bytes": disk_budget,
+        "ram_budget_bytes": ram_budget,
+        "key_folder": key_folder,
+    }
     wishes = {name: value for name, value in wishes.items() if value is not None}
     return Settings.from_dict(wishes) if wishes else None

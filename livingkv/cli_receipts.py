@@ -30,6 +30,8 @@ def print_forgotten(receipt: Forgotten, *, as_json: bool, verb: str = "forgotten
     text = f"{receipt.n_sentences:,} sentences, {receipt.n_tokens:,} tokens, {size(receipt.n_bytes)} of text"
     facts: dict[str, object] = {verb: text, "pages": f"the KV of {receipt.n_pages:,} is gone with them"}
     facts |= {"overwritten": size(receipt.bytes_erased), "freed": size(receipt.bytes_freed)}
+    if receipt.n_keys:
+        facts["keys"] = f"{receipt.n_keys:,} destroyed: copies of what they sealed cannot be opened either"
     if receipt.bytes_awaiting:
         facts["awaiting"] = f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives the space back"
     print_facts(facts)

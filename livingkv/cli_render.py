@@ -165,7 +165,8 @@ def print_sessions(sessions: list[SessionInfo]) -> None:
         changed = datetime.fromtimestamp(info.updated_s).isoformat(" ", "minutes")
         counts = (info.n_tokens, info.n_sentences, size(info.n_bytes), info.n_turns, len(info.sources))
         cells = [f"{count:,}" if isinstance(count, int) else count for count in counts]
-        table.add_row(Text(visible(info.name)), *cells, changed)
+        name = visible(info.name) + (" (encrypted)" if info.encrypted else "")
+        table.add_row(Text(name), *cells, changed)
     OutputConsole().print(table)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from livingkv.errors import RecordDamaged, SentenceForgotten
+from livingkv.errors import KeyMissing, RecordDamaged, SentenceForgotten
 from livingkv.results import Hot, SessionInfo, Stats, Timings, Turn
 from livingkv.store import SessionRow, Store
 
@@ -19,6 +19,7 @@ def session_info(row: SessionRow) -> SessionInfo:
         created_s=row.created_s,
         updated_s=row.updated_s,
         sources=row.sources,
+        encrypted=row.encrypted,
     )
 
 
@@ -41,12 +42,13 @@ def store_stats(store: Store) -> Stats:
 
 
 def hottest_sentences(store: Store, limit: int) -> list[Hot]:
-    """The sentences of a store that were recalled most and latest, warmest first."""
+    """The sentences of a store that were recalled most and latest, warmest first; without those of encrypted sessions
+    whose key is not there."""
     found = []
     for each in store.hottest(limit):
         try:
             sentence = store.sentence(each.sentence_id)
-        except (SentenceForgotten, RecordDamaged):  # forgotten since, or damaged, which `check` names
+        except (KeyMissing, SentenceForgotten, RecordDamaged):  # forgotten since, or damaged, which `check` names
             continue
         text, source, session = sentence.text.strip(), sentence.source, sentence.session
         found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))

@@ -20,6 +20,7 @@
     │   ├── FormatUnsupported       a format version this code does not read
     │   ├── SessionNotFound         no session of that name or id
     │   ├── SessionExists           the name is taken
+    │   ├── KeyMissing              an encrypted session's key, or the package that uses it, is not there
     │   └── RecordDamaged           bytes failed their checksum or are missing
     │       └── PageDamaged             the same for a KV page: rebuild it from the session's text
     │           └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
@@ -117,6 +118,10 @@ class SessionNotFound(StoreError):
 
 class SessionExists(StoreError):
     """A session of that name exists already."""
+
+
+class KeyMissing(StoreError):
+    """The key of an encrypted session, or the package that uses it, is not there."""
 
 
 class RecordDamaged(StoreError):

@@ -72,22 +72,31 @@ class Home(StoreAndModel):
             )
         return self._pages
 
-    def session_for_writing(self, name: str, *, kv: bool = True) -> SessionRow:
-        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start.
+    def session_for_writing(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
+        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start,
+        with `encrypt` it is encrypted.
 
-        Raises InputError where it exists and keeps KV all the same.
+        Raises InputError where it exists and keeps KV, or is in the clear, all the same.
         """
-        return self.known_session(name, kv=kv) or self.writable_store().create_session(name, kv=kv)
+        row = self.known_session(name, kv=kv, encrypt=encrypt)
+        if row is None:
+            row = self.writable_store().create_session(name, kv=kv, encrypt=encrypt)
+            if encrypt:
+                self.let_go()  # sealed pages need more room in RAM
+        return row
 
-    def known_session(self, name: str, *, kv: bool = True) -> SessionRow | None:
+    def known_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow | None:
         """The session called `name`, None if there is none yet. Raises InputError if it keeps KV though `kv` is
-        False."""
+        False, or is in the clear though `encrypt` is True."""
         try:
             row = self.store().session(name)
         except (SessionNotFound, StoreNotFound):
             return None
         if not kv and not row.text_only:
             raise InputError("text-only", f"session {name!r}, which keeps KV", "leave it out, or name a new session")
+        if encrypt and not row.encrypted:
+            allowed = "leave it out, or name a new session"
+            raise InputError("encrypt", f"session {name!r}, which exists and is in the clear", allowed)
         return row
 
     def at_message_start(self, session_id: int) -> bool:

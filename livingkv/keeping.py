@@ -29,15 +29,16 @@ class Keeping:
         """Rebuild damaged, dropped and missing KV of one session or of all, from the kept token ids; nothing else
         is read.
 
-        A text-only session is given KV when it is named. One entry for each session that needed it; what cannot be
-        rebuilt, since its token ids are damaged too, stands in its `problem` and stops no other. The index is
-        checked as well, and made anew where it is damaged. `progress` gets pages done and in all, session by session.
+        A text-only session is given KV when it is named. Encrypted sessions whose key is not there are left alone. One
+        entry for each session that needed it; what cannot be rebuilt, as its token ids are damaged too, stands in its
+        `problem` and stops no other. The index is checked as well, and made anew where it is damaged. `progress` gets
+        pages done and in all, session by session.
         """
         store, engine = self._home.writable_store(), self._home.engine()
         rows = [store.session(session)] if session is not None else store.sessions()
         self._home.let_go()
         settings, n_sinks = self._home.settings, self._home.n_sinks
-        wanted = [row for row in rows if session is not None or not row.text_only]
+        wanted = [row for row in rows if session is not None or (not row.text_only and store.has_key(row.session_id))]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
         self._home.index.mend()
         return [one for one in done if one.pages or one.tail or one.problem]
@@ -139,18 +140,23 @@ class Keeping:
         """
         return erase_archived(self._home.store(), session, sentence_ids)
 
-    def export(self, session: str, path: str | Path, *, kv: bool = True) -> int:
+    def export(self, session: str, path: str | Path, *, kv: bool = True, decrypt: bool = False) -> int:
         """Write a session to one portable file, with or without KV; its size in bytes. Raises PageDamaged: repair
-        first."""
+        first. The file is in the clear, so an encrypted session is refused (InputError) unless `decrypt` is said."""
         store = self._home.store()
-        return store.export_session(store.session(session).session_id, path, kv=kv)
+        return store.export_session(store.session(session).session_id, path, kv=kv, decrypt=decrypt)
 
-    def import_file(self, path: str | Path, *, name: str | None = None, kv: bool = True) -> SessionInfo:
+    def import_file(
+        self, path: str | Path, *, name: str | None = None, kv: bool = True, encrypt: bool = False
+    ) -> SessionInfo:
         """Make a session from an exported file. kv=False leaves its KV out; `repair` rebuilds it from the token ids.
+        encrypt: as for `ingest`.
 
         Raises FingerprintMismatch for a file of another model, RecordDamaged, SessionExists; nothing is changed then.
         """
-        row = self._home.writable_store().import_session(path, name=name, kv=kv)
+        row = self._home.writable_store().import_session(path, name=name, kv=kv, encrypt=encrypt)
+        if encrypt:
+            self._home.let_go()
         self._home.index.feed()
         return session_info(row)
 
@@ -172,4 +178,5 @@ def _forgotten(receipt: ForgetReceipt) -> Forgotten:
         bytes_erased=receipt.bytes_erased,
         bytes_freed=receipt.bytes_freed,
         bytes_awaiting=receipt.bytes_awaiting,
+        n_keys=receipt.n_keys,
     )

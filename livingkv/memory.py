@@ -84,6 +84,7 @@ class Memory(Keeping):
         session: str = "default",
         text: bytes | None = None,
         kv: bool = True,
+        encrypt: bool = False,
         progress: OnProgress | None = None,
     ) -> Ingested:
         """Read a file (or `text`, then `source` is only its name) into a session; all of it is durable on return.
@@ -91,7 +92,8 @@ class Memory(Keeping):
         Committed about every `settings.commit_tokens`; an ingest that broke off goes on from there when it is called
         again, and bytes that the session holds already under that name are skipped. Where the file changed since, the
         new text is a source beside the part that was read (`Ingested.n_stale_sentences`). kv=False makes a
-        new session text-only: nothing is run through the model, recall reads its passages' text. `progress` gets bytes
+        new session text-only: nothing is run through the model, recall reads its passages' text. encrypt makes
+        a new session encrypted, with a key that `forget` destroys (`settings.key_folder`). `progress` gets bytes
         done and in all. Raises SourceError, or InputError where kv=False meets a session that keeps KV, before
         anything is changed; ModelError, StoreError: what was committed stands.
         """
@@ -101,9 +103,9 @@ class Memory(Keeping):
         else:
             check_text(text, name, max_line_bytes=limit)
         check_session_name(session)
-        self._home.known_session(session, kv=kv)
+        self._home.known_session(session, kv=kv, encrypt=encrypt)
         store = self._home.writable_store()
-        row = self._home.session_for_writing(session, kv=kv)
+        row = self._home.session_for_writing(session, kv=kv, encrypt=encrypt)
         digest, known = store.find_source(row.session_id, name, source_digest(text), text)
         if known is not None and known.complete:
             return Ingested(name, session, len(text), known.n_tokens, known.n_sentences, 0.0, skipped=True)
@@ -164,11 +166,13 @@ class Memory(Keeping):
         *,
         session: str = "default",
         max_tokens: int = 256,
+        encrypt: bool = False,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Turn:
         """One turn of a conversation that goes on from the session's stored state; the turn is durable on return.
+        encrypt: as for `ingest`.
 
         It ends before a `stop` string, which is kept, having been generated, and is not part of the answer.
         Raises QuestionError, ModelError or StoreError; the session is unchanged then.
@@ -178,7 +182,7 @@ class Memory(Keeping):
         asking = Asking(self._home, message)
         engine = asking.engine
         self._home.writable_store()
-        with self._reader(self._home.session_for_writing(session)) as reader:
+        with self._reader(self._home.session_for_writing(session, encrypt=encrypt)) as reader:
             assert reader.hot is not None
             reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +19,7 @@ from livingkv.models import LoadedModel
 from livingkv.results import Migrated
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
-from livingkv.store import BEFORE_MIGRATION, MIGRATING, Append, PortableChunk, SessionRow, portable_text
+from livingkv.store import BEFORE_MIGRATION, MIGRATING, Append, PortableChunk, SessionRow
 from livingkv.text import split_sentences
 
 
@@ -43,7 +42,7 @@ def migrate(
         raise InputError("store", old, "an earlier migration left it: check the new store, then remove it")
     if new.exists():
         shutil.rmtree(new)
-    source = Home(path, None, None, read_only=False, create=False)
+    source = Home(path, None, Settings(key_folder=settings.key_folder), read_only=False, create=False)
     try:
         rows = source.store().sessions()
         before = sum(row.n_tokens for row in rows)
@@ -73,10 +72,7 @@ def _copy_sessions(
     try:
         target.writable_store()
         for done, row in enumerate(rows, 1):
-            with tempfile.TemporaryDirectory(dir=new, prefix="export-") as folder:
-                portable = Path(folder) / "session"
-                source.store().export_session(row.session_id, portable, kv=False)
-                _read_session(target, row, portable)
+            _read_session(target, row, source.store().portable_chunks(row.session_id))
             if progress is not None:
                 progress(row.name, done, len(rows))
         target.index.feed()
@@ -85,29 +81,29 @@ def _copy_sessions(
         target.close()
 
 
-def _read_session(target: Home, row: SessionRow, portable: Path) -> None:
-    """Read one exported session into the new store, chunk by chunk; one commit for each chunk, one for each turn."""
-    made = target.session_for_writing(row.name, kv=not row.text_only)
+def _read_session(target: Home, row: SessionRow, chunks: Iterator[PortableChunk]) -> None:
+    """Read one session into the new store, chunk by chunk; one commit for each chunk, one for each turn."""
+    made = target.session_for_writing(row.name, kv=not row.text_only, encrypt=row.encrypted)
     if row.text_only:
         reader = SessionReader.of(target.engine(), None, made)
-        _append_all(target, reader, portable)
+        _append_all(target, reader, chunks)
         return
     with target.hot_window(made) as hot:
-        _append_all(target, SessionReader.of(target.engine(), hot, made), portable)
+        _append_all(target, SessionReader.of(target.engine(), hot, made), chunks)
 
 
-def _append_all(target: Home, reader: SessionReader, portable: Path) -> None:
-    for turn in _turns(portable):
+def _append_all(target: Home, reader: SessionReader, chunks: Iterator[PortableChunk]) -> None:
+    for turn in _turns(chunks):
         target.store().append_all([_read_chunk(reader, chunk) for chunk in turn])
     if reader.has_framing:
         target.store().append(reader.flush())
 
 
-def _turns(portable: Path) -> Iterator[list[PortableChunk]]:
+def _turns(chunks: Iterator[PortableChunk]) -> Iterator[list[PortableChunk]]:
     """A document chunk alone; a user chunk with the assistant chunk that answers it."""
     pending: list[PortableChunk] = []
-    for is_said, chunks in groupby(portable_text(portable), lambda chunk: chunk.role in ("user", "assistant")):
-        for chunk in chunks:
+    for is_said, alike in groupby(chunks, lambda chunk: chunk.role in ("user", "assistant")):
+        for chunk in alike:
             pending.append(chunk)
             if not is_said or chunk.ends_turn:
                 yield pending

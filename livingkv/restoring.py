@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from time import perf_counter
 
 from livingkv.errors import InputError, SessionNotFound
@@ -41,7 +42,7 @@ def archived_in(store: Store, session: str | None, sentence_ids: Iterable[int] |
 
 
 def _renamed(each: ArchivedSentence, session: str) -> ArchivedSentence:
-    return ArchivedSentence(each.sentence_id, each.session_id, session, each.source, each.role, each.text)
+    return replace(each, session=session)
 
 
 def described(each: ArchivedSentence) -> Archived:
@@ -65,24 +66,32 @@ def restore_sentences(home: Home, sentences: Sequence[ArchivedSentence], session
     """Read sentences into `session`, or each into the one that it is of, as new text of their source at its end; then
     they leave the archive. One entry for each session and source. Broken off, the next call goes on.
 
-    Between sentences that did not follow one another a line break is put where there is no white space.
+    Between sentences that did not follow one another a line break is put where there is no white space. What was
+    encrypted is read into an encrypted session only, which is made where there is none. Raises KeyMissing without its
+    key, and InputError for a session in the clear.
     """
+    store = home.store()
+    encrypted = set(store.encrypted_sessions())
+    for each in sentences:
+        if each.sealed:
+            store.require_key(each.session_id)
     groups: dict[tuple[str, str], list[ArchivedSentence]] = {}
     for each in sentences:
         groups.setdefault((session or each.session, each.source), []).append(each)
     done = []
     for (name, source), group in groups.items():
-        done.append(_restore(home, name, source, group))
+        encrypt = any(each.session_id in encrypted for each in group)
+        done.append(_restore(home, name, source, group, encrypt=encrypt))
         home.store().erase_archive(each.sentence_id for each in group)
     return done
 
 
-def _restore(home: Home, session: str, source: str, group: Sequence[ArchivedSentence]) -> Ingested:
+def _restore(home: Home, session: str, source: str, group: Sequence[ArchivedSentence], *, encrypt: bool) -> Ingested:
     started = perf_counter()
     text, ids = joined(group), [each.sentence_id for each in group]
     digest = source_digest(f"{ids} ".encode() + text)  # ids are never given out twice: pruned again, it is another one
     store = home.writable_store()
-    row = home.session_for_writing(session)
+    row = home.session_for_writing(session, encrypt=encrypt)
     known = store.source(row.session_id, source, digest)
     done = known.n_bytes if known is not None else 0
     with nullcontext() if row.text_only else home.hot_window(row) as hot:

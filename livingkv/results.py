@@ -94,7 +94,10 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds."""
+    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds.
+
+    `sources` of an encrypted session are empty where its key is not there.
+    """
 
     name: str
     session_id: int
@@ -105,6 +108,7 @@ class SessionInfo:
     created_s: float
     updated_s: float
     sources: tuple[str, ...] = ()
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,7 @@ class Repaired:
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
-    overwritten already; `defrag` gives their space back."""
+    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed."""
 
     n_sentences: int
     n_tokens: int
@@ -163,6 +167,7 @@ class Forgotten:
     bytes_erased: int
     bytes_freed: int
     bytes_awaiting: int
+    n_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,12 @@ class StoreAndModel:
     def _open(self, path: Path, model: str | ModelChoice | LoadedModel | None, *, create: bool) -> None:
         try:
             budget = None if self.read_only else self.settings.disk_budget_bytes
-            self._store = Store.open(path, mode="read" if self.read_only else "write", disk_budget_bytes=budget)
+            self._store = Store.open(
+                path,
+                mode="read" if self.read_only else "write",
+                disk_budget_bytes=budget,
+                key_folder=self.settings.key_folder,
+            )
         except StoreNotFound:
             if self.read_only or not create:
                 raise
@@ -115,6 +120,7 @@ class StoreAndModel:
                 create=True,
                 labels=engine.labels(),
                 disk_budget_bytes=self.settings.disk_budget_bytes,
+                key_folder=self.settings.key_folder,
             )
             self._closing.callback(self._store.close)
         return self._store

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
@@ -18,6 +18,7 @@ from livingkv.errors import RecordDamaged
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
+from livingkv.store.sealing import Kind, Place, Vault, from_text, to_text
 
 ARCHIVE = "archive"
 _FILE = "sentences.jsonl"
@@ -54,7 +55,14 @@ class Archive:
     def leaving(self, is_gone: Callable[[ArchivedSentence], bool]) -> list[int] | None:
         """Ids of the sentences that a forgetting takes along; None if it takes nothing, not even a damaged line."""
         known = [each for _, each in self._known()]
-        ids = [each.sentence_id for each in known if each is not None and is_gone(each)]
+        ids = []
+        for each in known:
+            if each is not None:
+                try:
+                    goes = is_gone(each)
+                except RecordDamaged:  # sealed, and it does not open: it may hold what is to go
+                    goes = True
+                ids += [each.sentence_id] if goes else []
         return ids if ids or None in known else None
 
     def _sentence(self, number: int, line: bytes) -> ArchivedSentence:
@@ -133,5 +141,26 @@ class Archive:
 
 
 def _line(sentence: ArchivedSentence) -> bytes:
-    body = json.dumps(asdict(sentence)).encode()
+    values = asdict(sentence)
+    if not sentence.sealed:
+        del values["sealed"]
+    body = json.dumps(values).encode()
     return f"{xxh3_64_hexdigest(body)} ".encode() + body
+
+
+def sealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:
+    """A sentence of an encrypted session as it may stand in the archive; another one as it is. Raises KeyMissing."""
+    if not key_id:
+        return sentence
+    content = json.dumps({"source": sentence.source, "text": sentence.text}).encode()
+    data = vault.seal(key_id, Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id), content)
+    return replace(sentence, source="", text="", sealed=to_text(data))
+
+
+def unsealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:
+    """The sentence of `sealed`; as it is where the key is not there. Raises RecordDamaged."""
+    if not sentence.sealed or not key_id or not vault.can_open(key_id):
+        return sentence
+    place = Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id)
+    content = json.loads(vault.open(key_id, place, from_text(sentence.sealed)))
+    return replace(sentence, source=content["source"], text=content["text"], sealed="")

@@ -48,6 +48,9 @@ class Step(Enum):
     ERASURE_MARKED = auto()
     FILE_ERASED = auto()
     MARK_REMOVED = auto()
+    KEY_MADE = auto()
+    KEY_OVERWRITTEN = auto()
+    KEY_REMOVED = auto()
 
 
 class Disk:

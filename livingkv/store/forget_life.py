@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from livingkv.errors import InputError, StoreError
-from livingkv.store.archive import Archive
+from livingkv.store.archive import Archive, unsealed
 from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
 from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS
@@ -61,7 +61,7 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
             sources = {number: item for number, item in snapshot.sources(session_id) if item.name == name}
             if not sources or not name:
                 raise InputError("source", repr(name), f"sources of session {session_id} are allowed")
@@ -72,10 +72,15 @@ class StoreForgetting(StoreLife):
                 plan.old_sources.append((session_id, item))
                 plan.sources[session_id, number] = item._replace(name="", digest=f"forgotten:{number}")
 
-        return self._forget(make, loss, lambda each: (each.session_id, each.source) == (session_id, name))
+        return self._forget(
+            make, loss, lambda each: each.session_id == session_id and self._unsealed(each).source == name
+        )
 
     def forget_session(self, session_id: int) -> ForgetReceipt:
-        """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound."""
+        """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound.
+
+        The key of an encrypted one, if it is there, is destroyed with the last session that has it.
+        """
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
@@ -92,6 +97,10 @@ class StoreForgetting(StoreLife):
             plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
 
         return self._forget(make, loss, lambda each: True)
+
+    def _unsealed(self, archived: ArchivedSentence) -> ArchivedSentence:
+        """An archived sentence with its source and text, where they are sealed and the key is there."""
+        return unsealed(self._vault, self._reading.key_id(archived.session_id), archived)
 
     def gaps(self, session_id: int) -> list[tuple[int, int, int, int]]:
         """Forgotten spans of a session in order: from and to byte, from and to token, half-open."""
@@ -115,6 +124,8 @@ class StoreForgetting(StoreLife):
             plan.scrubs = True
             if leaves is not None:
                 plan.leaving_archive = Archive(self._disk, self.path).leaving(leaves)
+            places = [(key_id, self._vault.files.place(key_id)) for key_id in loss.key_ids]
+            plan.dropped_keys = [(key_id, place) for key_id, place in places if place is not None]
             if plan.log:
                 plan.end_commit()
 
@@ -130,4 +141,6 @@ class StoreForgetting(StoreLife):
             freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
         erased = sum(record_bytes(item.location.length) for item in plan.erasures)
         counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
-        return ForgetReceipt(tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed))
+        return ForgetReceipt(
+            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed), len(plan.dropped_keys)
+        )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from livingkv.errors import InputError, RecordDamaged
-from livingkv.store.archive import Archive
+from livingkv.store.archive import Archive, sealed
 from livingkv.store.items import SessionFlags
 from livingkv.store.rows import ArchivedSentence, ForgetReceipt, Sentence
 from livingkv.store.sentences import Sentences
@@ -52,13 +52,15 @@ class StorePruning(StoreTransfer):
         ]
         self._writing()
         if archived:
+            kept = [sealed(self._vault, self._reading.key_id(each.session_id), each) for each in archived]
             with self._append_lock:
-                Archive(self._disk, self.path).add(archived)
+                Archive(self._disk, self.path).add(kept)
         return self._forget_sentences([each.sentence_id for each in cold], None)
 
     def _prunable(self, session_id: int | None) -> list[Sentence]:
         if session_id is not None:
-            self.session(session_id)
+            with self._catalog.read() as snapshot:
+                self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
         with self._catalog.read() as snapshot:
             pinned = {number for number, item in snapshot.sessions() if item.flags & SessionFlags.PINNED}
         found: list[Sentence] = []
@@ -85,8 +87,11 @@ class StorePruning(StoreTransfer):
         return sorted(ranked[keep:], key=lambda each: each.sentence_id)
 
     def archived(self) -> list[ArchivedSentence]:
-        """What was pruned and not erased since, oldest first. Raises RecordDamaged."""
-        return Archive(self._disk, self.path).read()
+        """What was pruned and not erased since, oldest first; of encrypted sessions opened where the key is there.
+
+        Raises RecordDamaged.
+        """
+        return [self._unsealed(each) for each in Archive(self._disk, self.path).read()]
 
     def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> list[ArchivedSentence]:
         """Erase sentences from the archive: overwritten on return. Gives those that there were.

@@ -66,6 +66,7 @@ class Memory:
         session: str = "default",
         text: bytes | None = None,
         kv: bool = True,
+        encrypt: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Ingested:
         """Appends the text; the text "CRASH" makes an unexpected error, an empty one a SourceError."""
@@ -114,6 +115,7 @@ class Memory:
         *,
         session: str = "default",
         max_tokens: int = 256,
+        encrypt: bool = False,
         sampling: object | None = None,
         stop: Sequence[str] = (),
         on_text: Callable[[str], None] | None = None,
