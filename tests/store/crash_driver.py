@@ -33,6 +33,7 @@ STEPS: list[Step | None] = [None, *Step]  # None: in the middle of a write
 MAKING = {Step.FOLDERS_MADE, Step.CATALOG_MADE, Step.MANIFEST_WRITTEN, Step.MANIFEST_RENAMED}
 REBUILDING = {Step.CATALOG_REMOVED, Step.CATALOG_REBUILT}
 ERASING = {Step.ERASURE_MARKED, Step.FILE_ERASED, Step.MARK_REMOVED}
+SELDOM = {Step.ARCHIVE_REPLACED, Step.KEY_MADE, Step.KEY_OVERWRITTEN, Step.KEY_REMOVED}
 FREQUENT = {
     None, Step.SEGMENT_MADE, Step.PAGES_WRITTEN, Step.LOG_WRITTEN, Step.SEGMENTS_SYNCED, Step.COMMIT_PREPARED,
     Step.COMMITTED,
@@ -69,9 +70,7 @@ class Life:
             shutil.rmtree(self._root / "catalog")
         if self.step is Step.SEGMENT_CUT and (self._root / "segments").is_dir():
             self._leave_uncovered()
-        at_random_time = (
-            self.step not in MAKING | REBUILDING | ERASING | {Step.ARCHIVE_REPLACED} and self._rng.random() < 0.4
-        )
+        at_random_time = self.step not in MAKING | REBUILDING | ERASING | SELDOM and self._rng.random() < 0.4
         disk = Disk() if at_random_time else KillingDisk(self.step, self._count())
         child = os.fork()
         if not child:
@@ -141,7 +140,7 @@ def require_whole(root: Path, sessions: Sessions, may_take: Callable[[int], bool
             missing = frozenset(store.missing_pages(found[name].session_id))
             assert missing == model.missing or (missing > model.missing and may_take(model.session_id))
             assert set(found[name].sources) == {chunk.source for chunk in model.chunks} - {""}
-            assert found[name].pinned == model.pinned
+            assert (found[name].pinned, found[name].encrypted) == (model.pinned, model.encrypted)
             result[name] = replace(model, missing=missing)
             assert_session(store, result[name])
     for _ in range(2):  # recovering twice is recovering once

@@ -25,7 +25,7 @@ MOST_SESSIONS = 5
 @dataclass(frozen=True)
 class Change:
     """What is done to one session: `number` is a sentence, counted in it, the id of the new session, or how many
-    sentences stay; `is_on`: whether it is pinned, or copied with its KV."""
+    sentences stay; `is_on`: whether it is encrypted, pinned, or copied with its KV."""
 
     kind: Kind
     name: str
@@ -44,7 +44,7 @@ def operation(seed: str, number: int, sessions: Sessions) -> Operation:
     rng = random.Random(f"{seed}-{number}")
     new_name, n_made = f"session {number}", max((model.session_id for model in sessions.values()), default=0)
     if not sessions or (len(sessions) < MOST_SESSIONS - 1 and rng.random() < 0.1):
-        return Change("create", new_name, number=n_made + 1)
+        return Change("create", new_name, number=n_made + 1, is_on=rng.random() < 0.5)
     name = rng.choice(sorted(sessions))
     if rng.random() < 0.5:
         return make_change(rng, sessions, name, new_name, n_made + 1)
@@ -94,7 +94,7 @@ def applied(sessions: Sessions, what: Operation) -> Sessions:
 
 def _changed(sessions: Sessions, what: Change) -> Sessions:
     if what.kind == "create":
-        return sessions | {what.name: SessionModel(what.number, what.name)}
+        return sessions | {what.name: SessionModel(what.number, what.name, encrypted=what.is_on)}
     model, result = sessions[what.name], dict(sessions)
     if what.kind == "fork":
         result[what.new_name] = model.copied(what.number, what.new_name, kv=True)
@@ -129,7 +129,7 @@ def perform(store: Store, what: Operation, sessions: Sessions, exports: Path) ->
     if not isinstance(what, Change):
         store.append_all(what)
     elif what.kind == "create":
-        store.create_session(what.name)
+        store.create_session(what.name, encrypt=what.is_on)
     else:
         _perform_change(store, what, sessions[what.name], exports)
 
@@ -140,8 +140,8 @@ def _perform_change(store: Store, what: Change, model: SessionModel, exports: Pa
         store.fork(session_id, what.new_name)
     elif what.kind == "copy":
         path = exports / f"{what.new_name}.lkv"
-        store.export_session(session_id, path, kv=what.is_on)
-        store.import_session(path, name=what.new_name, kv=what.is_on)
+        store.export_session(session_id, path, kv=what.is_on, decrypt=model.encrypted)
+        store.import_session(path, name=what.new_name, kv=what.is_on, encrypt=model.encrypted)
     elif what.kind == "rename":
         store.rename(session_id, what.new_name)
     elif what.kind == "pin":

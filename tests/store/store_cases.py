@@ -53,6 +53,7 @@ class SessionModel:
     missing: frozenset[int] = frozenset()
     has_tail: bool = True
     pinned: bool = False
+    encrypted: bool = False
     chunks: list[ChunkModel] = field(default_factory=list)
     archived: tuple[tuple[str, bytes], ...] = ()
 
