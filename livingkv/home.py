@@ -15,6 +15,7 @@ from time import perf_counter
 
 from livingkv.codec import page_bytes
 from livingkv.codec_gate import require_codec
+from livingkv.describing import tier_stats
 from livingkv.engine import Engine
 from livingkv.errors import (
     EmbedderMismatch,
@@ -34,7 +35,7 @@ from livingkv.hot_window import HotWindow
 from livingkv.index import Entry, Index
 from livingkv.models import LoadedModel, load_model
 from livingkv.repairing import repair_session
-from livingkv.results import CheckReport
+from livingkv.results import CheckReport, TierStats
 from livingkv.settings import DEFAULT_CODEC, CodecName, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.stored_kv import restore_hot_window
@@ -71,14 +72,15 @@ class Home:
     def _open(self, path: Path, model: str | LoadedModel | None, *, create: bool) -> None:
         read_only = self._read_only
         try:
-            budget = None if read_only else self.settings.disk_budget_bytes
-            self._store = Store.open(path, mode="read" if read_only else "write", disk_budget_bytes=budget)
+            self._store = Store.open(path, mode="read" if read_only else "write")
         except StoreNotFound:
             if read_only or not create:
                 raise
         else:
             self._closing.callback(self._store.close)
             self._agree_on_codec(self._store)
+            if not read_only:
+                self._limit_disk(self._store)
         if isinstance(model, LoadedModel) and self._store is not None:
             self._store.fingerprint.require(self.engine().fingerprint(), path)
 
@@ -119,6 +121,11 @@ class Home:
             allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
             raise InputError("settings.codec", asked.codec, allowed)
 
+    def _limit_disk(self, store: Store) -> None:
+        wish = self.settings.disk_budget_bytes
+        if wish is not None:
+            store.limit_disk(None if wish == "unlimited" else wish)
+
     def store(self) -> Store:
         """The store. Raises StoreNotFound while nothing was ever written."""
         if self._store is None:
@@ -139,9 +146,9 @@ class Home:
                 fingerprint=engine.fingerprint(),
                 create=True,
                 labels=engine.labels(),
-                disk_budget_bytes=self.settings.disk_budget_bytes,
             )
             self._closing.callback(self._store.close)
+            self._limit_disk(self._store)
             self.index()  # so that a reader finds one from the first commit on
         return self._store
 
@@ -175,6 +182,10 @@ class Home:
                 register=pin_for_cuda if engine.model.device.type == "cuda" else None,
             )
         return self._pages
+
+    def tier_stats(self) -> TierStats | None:
+        """What the tiers hold and did since they were opened, None while they are not."""
+        return None if self._pages is None else tier_stats(self._pages.counts(), self.settings.ram_budget_bytes)
 
     def index(self) -> Index:
         """The index, with every sentence of the store in it; a writer makes it anew where it is missing, damaged

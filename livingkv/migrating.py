@@ -68,7 +68,9 @@ def _copy_sessions(
     chosen = model if model is not None else source.model_label
     target = Home(new, chosen, settings, read_only=False, create=True)
     try:
-        target.writable_store()
+        made = target.writable_store()
+        if settings.disk_budget_bytes is None:
+            made.limit_disk(source.store().disk_budget_bytes)
         for done, row in enumerate(rows, 1):
             with tempfile.TemporaryDirectory(dir=new.parent, prefix=".migrating-") as folder:
                 portable = Path(folder) / "session"

@@ -41,7 +41,8 @@ class Settings:
     n_candidates: index hits that the model itself ranks by query likelihood.
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
-    pages goes first, text and index stay. None: no limit.
+    pages goes first, text and index stay. The store keeps it for later writers; "unlimited" lifts it. None: as the
+    store has it, no limit for a new one.
     ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.
@@ -55,7 +56,7 @@ class Settings:
     placement: Placement = "compact"
     n_candidates: int = 8
     max_line_bytes: int = 1 << 20
-    disk_budget_bytes: int | None = None
+    disk_budget_bytes: int | Literal["unlimited"] | None = None
     ram_budget_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
@@ -67,10 +68,10 @@ class Settings:
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
         budget = self.disk_budget_bytes
-        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1 << 20):
-            raise InputError(
-                "settings.disk_budget_bytes", repr(budget), f"None or at least {1 << 20} bytes are allowed"
-            )
+        is_number = isinstance(budget, int) and not isinstance(budget, bool)
+        if budget not in (None, "unlimited") and (not is_number or budget < 1 << 20):  # type: ignore[operator]
+            allowed = f'at least {1 << 20} bytes, "unlimited" or None are allowed'
+            raise InputError("settings.disk_budget_bytes", repr(budget), allowed)
         for name, kind in (("codec", CodecName), ("placement", Placement)):
             if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")

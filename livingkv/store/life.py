@@ -41,6 +41,10 @@ class StoreLife(ABC):
         """Commit a plan."""
 
     @abstractmethod
+    def _make_room(self, plan: Plan, n_more: int = 0) -> bool:
+        """Keep a commit within the disk budget; True if the plan must be made again."""
+
+    @abstractmethod
     def session(self, name_or_id: str | int) -> SessionRow:
         """A session by its name or id. Raises SessionNotFound."""
 
@@ -58,11 +62,17 @@ class StoreLife(ABC):
         return plan
 
     def _committed(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
+        plan = self._made(make)
+        if plan.pages and self._make_room(plan):
+            plan = self._made(make)
+        if not plan.is_empty:
+            self._commit(plan)
+        return plan
+
+    def _made(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
         with self._catalog.read() as snapshot:
             plan = Plan(snapshot.state())
             make(plan, snapshot)
-        if not plan.is_empty:
-            self._commit(plan)
         return plan
 
     def drop_pages(self, session_id: int, pages: Iterable[int], *, quarantine: bool = False) -> int:

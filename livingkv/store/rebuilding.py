@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from livingkv.errors import FormatUnsupported, RecordDamaged, StoreError, StoreNotFound
@@ -188,7 +188,7 @@ def _write(
     page_tokens = manifest.fingerprint.page_tokens
 
     def apply(changes: Changes) -> None:
-        changes.put_identity(manifest.to_json())
+        changes.put_identity(replace(manifest, disk_budget_bytes=None).to_json())
         next_segment = max(found.kinds, default=0) + 1
         next_session = max([*replay.sessions, *(entry.session_id for entry in found.log.values())], default=0) + 1
         changes.put_state(State(next_session, next_segment, found.next_sequence, replay.next_sentence))
