@@ -150,8 +150,8 @@ def print_stats(stats: Stats) -> None:
     facts |= {"sessions": stats.n_sessions, "tokens": stats.n_tokens, "sentences": stats.n_sentences}
     facts |= {"pages": stats.n_pages, "size": size(stats.size_bytes)}
     if stats.disk_budget_bytes is not None:
-        share = stats.held_bytes / stats.disk_budget_bytes
-        facts["disk budget"] = f"{size(stats.disk_budget_bytes)}, {share:.1%} of it in use"
+        in_use = stats.held_bytes / stats.disk_budget_bytes
+        facts["disk budget"] = f"{size(stats.disk_budget_bytes)}, {in_use:.1%} of it in use"
     if stats.bytes_per_token is not None:
         share = ""
         if stats.bf16_bytes_per_token:

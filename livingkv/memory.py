@@ -126,6 +126,8 @@ class Memory(Keeping):
         asking = Asking(self._home, question)
         probed = asking.probe(session)
         judged, verdict = asking.judge(probed)
+        if mode == "auto":
+            verdict = asking.affordable(verdict, probed, judged)
         chosen = verdict.mode if mode == "auto" else mode
         passages = asking.passages(chosen, probed, judged[: verdict.n_recalled])
         if (mode == "auto" and not verdict.confident) or (chosen in ("kv", "ground") and not passages):

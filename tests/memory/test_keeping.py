@@ -204,6 +204,18 @@ def test_a_disk_budget_takes_kv_and_leaves_text(tmp_path: Path) -> None:
         row = memory._home.store().session("pinned")
         assert memory._home.store().missing_pages(row.session_id) == []
         assert len(memory.text("big")) > 6 * len(TEXT) and memory.check().problems == ()
+    again = Settings(window_tokens=256, block_tokens=256, commit_tokens=64)
+    with Memory.open(tmp_path / "s", model=MODEL, settings=again) as memory:  # says nothing of a budget
+        for part in range(6, 9):
+            memory.ingest(f"part {part}", text=TEXT.replace(b"door", b"gate %d" % part), session="big")
+        stats = memory.stats()
+        assert stats.disk_budget_bytes == budget and 0.7 * budget < stats.held_bytes <= budget * 1.1
+        memory.limit_disk(None)
+        assert memory.stats().disk_budget_bytes is None
+    done = migrate(tmp_path / "s", model=MODEL, settings=settings)
+    assert Path(done.old_path).exists()
+    with Memory.open(tmp_path / "s", read_only=True) as memory:
+        assert memory.stats().disk_budget_bytes == budget
 
 
 @pytest.mark.parametrize("other", ["codec", "model"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 
@@ -26,9 +25,7 @@ class DiskWithoutHoles(Disk):
 
 def held_by_file_system(root: Path) -> int:
     """As `du` counts."""
-    folders = [Path(path) for path, _, _ in os.walk(root)]
-    files = [path / name for path in folders for name in os.listdir(path) if not (path / name).is_dir()]
-    return sum(path.stat().st_blocks * 512 for path in [*folders, *files])
+    return sum(path.stat().st_blocks * 512 for path in [root, *root.rglob("*")])
 
 
 def budgeted(path: Path, disk: Disk | None = None, budget: int | None = BUDGET) -> Store:
