@@ -104,7 +104,7 @@ class StoreBudget(StoreUpkeep):
                 if sum(map(hole_bytes, places)) < _HOLE_SHARE * sum(map(moved_bytes, places)):
                     plan, made = Plan(snapshot.state()), False
             if not made:  # then a segment's worth at once, so that whole segments die and little is copied
-                spare = min(self._segment_bytes, self._budget_bytes // 4)
+                spare = min(self._segment_bytes, self._budget_bytes // 8)
                 if not plan_room(
                     plan, snapshot, self._reading, n_bytes, spare, *options, written=written, frees=moved_bytes
                 ):

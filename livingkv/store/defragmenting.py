@@ -53,10 +53,13 @@ class Living:
     def victims(self, least_dead: float, held: Mapping[int, int] | None = None) -> list[int]:
         """Segments worth moving, those with the largest share of dead bytes first.
 
-        held: what each segment takes on disk now; None counts the holes as well.
+        held: what each segment takes on disk now, if holes are not to count; what is never dead is the rest of a
+        file's last block.
         """
-        totals = held or {number: item.committed - SEGMENT_HEADER_BYTES for number, item in self.segments.items()}
-        shares = {number: self.dead_share(number, totals.get(number, 0)) for number in self.segments}
+        totals = {number: item.committed - SEGMENT_HEADER_BYTES for number, item in self.segments.items()}
+        if held is not None:
+            totals = {number: min(total, held.get(number, 0)) for number, total in totals.items()}
+        shares = {number: self.dead_share(number, total) for number, total in totals.items()}
         worth = [number for number, share in shares.items() if share > 0 and share >= least_dead]
         return sorted(worth, key=lambda number: -shares[number])
 

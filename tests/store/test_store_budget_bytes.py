@@ -151,3 +151,15 @@ def test_a_manifest_with_no_number_for_a_budget_is_damaged(folder: Path) -> None
         manifest.write_text(json.dumps(values | {"disk_budget_bytes": bad}))
         with pytest.raises(RecordDamaged, match="disk_budget_bytes"):
             Store.open(root, mode="write")
+
+
+def test_the_rest_of_a_last_block_is_not_taken_for_dead(folder: Path) -> None:
+    """A moved segment of a few hundred bytes takes a whole block, and would be moved again for ever."""
+    root, rng = folder / "store", random.Random(3)
+    with Store.open(root, mode="write", fingerprint=FINGERPRINT, create=True, catalog_bytes=1 << 24) as store:
+        model = fill(store, SessionModel(store.create_session("main").session_id, "main"), rng, BUDGET)
+        store.create_session("empty")
+        store.limit_disk(BUDGET // 2)
+        assert held_by_file_system(root) <= BUDGET // 2
+        assert len(list((root / "segments").iterdir())) <= 4
+        assert_session(store, model.without_pages(frozenset(store.missing_pages(model.session_id))))
