@@ -85,8 +85,9 @@ class Asking:
 
     def probe(self, session: str | None) -> Probed:
         """What the index finds, in one session or in all. Raises SessionNotFound."""
-        found = probe(self._home.store(), self._home.index(), self._question, session, self._home.settings.n_candidates)
-        self._kv = StoredKV(self._home.store(), self.engine, self._home.pages())
+        home = self._home
+        found = probe(home.store(), home.index.current(), self._question, session, home.settings.n_candidates)
+        self._kv = StoredKV(home.store(), self.engine, home.pages())
         self.clock.probe = self.clock.lap() - self.clock.load
         return found
 
@@ -206,7 +207,7 @@ def extract(home: Home, question: str, session: str | None) -> Answer:
     Raises QuestionError, SessionNotFound or StoreError.
     """
     clock = Clock()
-    probed = probe(home.store(), home.index(), question, session, home.settings.n_candidates)
+    probed = probe(home.store(), home.index.current(), question, session, home.settings.n_candidates)
     clock.probe = clock.lap()
     verdict = judge_words(probed.hits)
     passages = passages_for(home.store(), probed.hits[: verdict.n_recalled], home.settings.recall_tokens)

@@ -142,8 +142,7 @@ def ask(
       livingkv ask notes.lkv "What did the oak cost?" --json
     """
     from livingkv.cli_progress import waiting
-    from livingkv.cli_render import print_answer, print_json
-    from livingkv.results import to_json
+    from livingkv.cli_render import print_answer
 
     settings = chosen_settings(ram_budget=ram_budget)
     with (
@@ -151,10 +150,7 @@ def ask(
         open_memory(store, model=model, settings=settings, read_only=True, create=False) as memory,
     ):
         answer = memory.ask(question, session=session, mode=mode, max_tokens=max_tokens)
-    if as_json:
-        print_json(to_json(answer))
-    else:
-        print_answer(answer)
+    print_answer(answer, as_json=as_json)
     return ExitCode.OK if answer.confident else ExitCode.LOW_CONFIDENCE
 
 

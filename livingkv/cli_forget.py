@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
 forget_app = typer.Typer()
 
+OneSource = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this source of the session.", show_default=False)
+]
+SentenceIds = Annotated[
+    list[int] | None,
+    typer.Option("--sentence", metavar="ID", help="This sentence; may be repeated.", show_default=False),
+]
+
 
 @forget_app.command()
 def forget(
     store: StorePath,
     session: OneSession = None,
-    source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this source of the session.", show_default=False)
-    ] = None,
-    sentences: Annotated[
-        list[int] | None,
-        typer.Option("--sentence", metavar="ID", help="This sentence; may be repeated.", show_default=False),
-    ] = None,
+    source: OneSource = None,
+    sentences: SentenceIds = None,
     everything: Annotated[bool, typer.Option("--everything", help="All sessions.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Drop the KV of all that the session read later, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -53,12 +56,7 @@ def forget(
     from livingkv.cli_receipts import print_forgotten
     from livingkv.store import Store
 
-    if sum((session is not None, bool(sentences), everything)) != 1:
-        raise typer.BadParameter("name one thing to forget: --session, --sentence or --everything")
-    if source is not None and session is None:
-        raise typer.BadParameter("--source needs the --session that it is in")
-    if deep and (everything or (session is not None and source is None)):
-        raise typer.BadParameter("--deep goes with --source or --sentence: a whole session is forgotten with its KV")
+    check_choice(session, source, sentences or [], everything=everything, deep=deep)
     with Store.open(store, mode="read") as opened:
         going = what_goes(opened, session, source, sentences or [])
     if not yes and not agreed(going):
@@ -69,6 +67,18 @@ def forget(
         receipt = memory.forget(session=session, source=source, sentence_ids=ids, everything=everything, deep=deep)
     print_forgotten(receipt, as_json=as_json)
     return ExitCode.OK
+
+
+def check_choice(
+    session: str | None, source: str | None, sentence_ids: list[int], *, everything: bool, deep: bool
+) -> None:
+    """Raise BadParameter unless exactly one thing is named, and what goes with it."""
+    if sum((session is not None, bool(sentence_ids), everything)) != 1:
+        raise typer.BadParameter("name one thing to forget: --session, --sentence or --everything")
+    if source is not None and session is None:
+        raise typer.BadParameter("--source needs the --session that it is in")
+    if deep and (everything or (session is not None and source is None)):
+        raise typer.BadParameter("--deep goes with --source or --sentence: a whole session is forgotten with its KV")
 
 
 def what_goes(store: Store, session: str | None, source: str | None, sentence_ids: list[int]) -> str:

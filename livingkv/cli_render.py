@@ -55,8 +55,11 @@ class OutputConsole(Console):
         raise BrokenPipeError
 
 
-def print_answer(answer: Answer) -> None:
+def print_answer(answer: Answer, *, as_json: bool) -> None:
     """The answer first; then how it was found, how sure it is, and what it cost."""
+    if as_json:
+        print_json(to_json(answer))
+        return
     console = OutputConsole()
     if not answer.confident:
         console.print(Text(LOW_CONFIDENCE, style="bold red"), soft_wrap=True)

@@ -1,8 +1,8 @@
-"""Store rows as the library's typed results. Knows names and units; computes nothing but a ratio."""
+"""Store rows and chat turns as the library's typed results. Knows names and units; computes nothing but a ratio."""
 
 from __future__ import annotations
 
-from livingkv.results import Hot, SessionInfo, Stats, TierStats
+from livingkv.results import Hot, SessionInfo, Stats, TierStats, Timings, Turn
 from livingkv.store import SessionRow, Store
 from livingkv.tiers import TierCounts
 
@@ -67,3 +67,20 @@ def hottest_sentences(store: Store, limit: int) -> list[Hot]:
         text, source, session = sentence.text.strip(), sentence.source, sentence.session
         found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))
     return found
+
+
+def turn_of(row: SessionRow, answer: str, reused: int, prefilled: int, timings_ms: Timings) -> Turn:
+    """A chat turn that is kept; `row` is its session behind it."""
+    return Turn(
+        answer=answer,
+        mode="resume",
+        confident=True,
+        confidence=1.0,
+        evidence=(),
+        n_tokens=row.n_tokens,
+        reused_tokens=reused,
+        prefilled_tokens=prefilled,
+        timings_ms=timings_ms,
+        reason="the conversation goes on from its stored state",
+        turn=row.n_turns,
+    )

@@ -37,14 +37,14 @@ class Keeping:
         settings, n_sinks = self._home.settings, self._home.n_sinks
         wanted = [row for row in rows if session is not None or not row.text_only]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
-        self._home.mend_index()
+        self._home.index.mend()
         return [one for one in done if one.pages or one.tail]
 
     def fork(self, session: str, name: str) -> SessionInfo:
         """A new session that begins as this one; pages are shared, neither affects the other. Raises SessionExists."""
         store = self._home.writable_store()
         row = store.fork(store.session(session).session_id, name)
-        self._home.index_new_sentences()
+        self._home.index.feed()
         return session_info(row)
 
     def rename(self, session: str, name: str) -> SessionInfo:
@@ -99,7 +99,7 @@ class Keeping:
             else:
                 receipt = store.forget_source(row.session_id, source, deep=deep)
         self._home.let_go()
-        self._home.remake_index()
+        self._home.index.remake()
         return _forgotten(receipt)
 
     def prune(self, *, session: str | None = None, keep: int | None = None, below: float | None = None) -> Forgotten:
@@ -114,7 +114,7 @@ class Keeping:
         self._home.let_go()
         receipt = store.prune(session_id, keep=keep, below=below)
         self._home.let_go()
-        self._home.remake_index()
+        self._home.index.remake()
         return _forgotten(receipt)
 
     def export(self, session: str, path: str | Path, *, kv: bool = True) -> int:
@@ -129,7 +129,7 @@ class Keeping:
         Raises FingerprintMismatch for a file of another model, RecordDamaged, SessionExists; nothing is changed then.
         """
         row = self._home.writable_store().import_session(path, name=name, kv=kv)
-        self._home.index_new_sentences()
+        self._home.index.feed()
         return session_info(row)
 
     def defrag(self) -> DefragReport:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from livingkv.asking import Asking, asked_for, check_ask, extract
-from livingkv.describing import session_info, store_stats
+from livingkv.describing import session_info, store_stats, turn_of
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping
@@ -100,7 +100,7 @@ class Memory(Keeping):
                 store.append(append)
                 if progress is not None:
                     progress(piece.byte_hi, len(text))
-        self._home.index_if_possible()
+        self._home.index.feed_if_possible()
         now = store.source(row.session_id, name, digest)
         assert now is not None, "it was committed just now"
         return Ingested(name, session, len(text), now.n_tokens, now.n_sentences, perf_counter() - started)
@@ -171,21 +171,9 @@ class Memory(Keeping):
             generated = collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
-        self._home.index_if_possible()
+        self._home.index.feed_if_possible()
         row = self._home.store().session(session)
-        return Turn(
-            answer=generated.text.strip(),
-            mode="resume",
-            confident=True,
-            confidence=1.0,
-            evidence=(),
-            n_tokens=row.n_tokens,
-            reused_tokens=reused,
-            prefilled_tokens=prefilled,
-            timings_ms=asking.clock.timings(),
-            reason="the conversation goes on from its stored state",
-            turn=row.n_turns,
-        )
+        return turn_of(row, generated.text.strip(), reused, prefilled, asking.clock.timings())
 
     @contextmanager
     def _reader(self, row: SessionRow, *, kv: bool = True) -> Iterator[SessionReader]:

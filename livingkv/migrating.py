@@ -78,7 +78,7 @@ def _copy_sessions(
                 _read_session(target, row, portable)
             if progress is not None:
                 progress(row.name, done, len(rows))
-        target.index_new_sentences()
+        target.index.feed()
         return sum(row.n_tokens for row in target.store().sessions())
     finally:
         target.close()

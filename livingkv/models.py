@@ -18,7 +18,7 @@ from livingkv.errors import InputError, UnsupportedModel
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
 from livingkv.model_fetch import Progress
 from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
-from livingkv.model_probe import probe_attention
+from livingkv.model_probe import AttentionFacts, probe_attention
 from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
 from livingkv.model_sources import cache_folder, find_model
@@ -153,12 +153,7 @@ def _described(
     config = network.config
     own_chunk = DualChunk.from_config(config)
     native = own_chunk.original_context if own_chunk else int(config.max_position_embeddings)
-    try:
-        rope = read_rope(getattr(network.base_model, "rotary_emb", None))
-        with quiet():
-            facts = probe_attention(network, rope, max_window=native)
-    except UnsupportedModel as error:
-        raise UnsupportedModel(f"{name} ({config.model_type}) cannot be used: {error}") from error
+    rope, facts = _probed(network, name, native)
     if len(tokenizer) > config.vocab_size:
         raise UnsupportedModel(f"{name}: its tokenizer has {len(tokenizer)} tokens, its network {config.vocab_size}")
     sizes = facts.n_layers, facts.n_heads, facts.n_kv_heads, facts.head_dim, int(config.vocab_size)
@@ -179,6 +174,15 @@ def _described(
         rope_text=rope_text(config, rope, dual_chunk or own_chunk),
         quantization=quantization if quantization != "none" else _own_quantization(config),
     )
+
+
+def _probed(network: Any, name: str, native_context: int) -> tuple[Rope, AttentionFacts]:
+    try:
+        rope = read_rope(getattr(network.base_model, "rotary_emb", None))
+        with quiet():
+            return rope, probe_attention(network, rope, max_window=native_context)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{name} ({network.config.model_type}) cannot be used: {error}") from error
 
 
 def _own_quantization(config: Any) -> str:

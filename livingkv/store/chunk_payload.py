@@ -1,6 +1,7 @@
 """The payload of a chunk record (FORMAT.md, section 5): one append's ids, text, sentence spans and source.
 
 Knows one payload's bytes; refuses to know where they stand. Its checksum has been verified before `Chunk` reads it.
+Packing and reading stand in one file, since neither may change without the other.
 """
 
 from __future__ import annotations

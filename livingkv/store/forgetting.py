@@ -14,11 +14,10 @@ from livingkv.store.appending import chunk_item
 from livingkv.store.chunk_payload import Chunk, pack_chunk, role_of
 from livingkv.store.events import Forgotten
 from livingkv.store.families import erasures, relatives, unshared_pages
-from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem
+from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem
 from livingkv.store.page_changes import plan_drop
 from livingkv.store.plan import Plan, PlannedLog
 from livingkv.store.records import Location, RecordFlags, RecordType, pack_record
-from livingkv.store.replaying import FORGOTTEN_SOURCE
 from livingkv.store.rows import Append, SentenceRecord
 from livingkv.store.snapshot import Snapshot
 
@@ -34,6 +33,13 @@ class Loss:
     n_bytes: int = 0
     n_pages: int = 0
     n_later_pages: int = 0
+
+    def add_sentences(self, row: ChunkItem, chunk: Chunk, numbers: list[int]) -> list[int]:
+        """Count sentences by their numbers in a chunk; their ids."""
+        ids = [row.first_sentence + each for each in numbers]
+        self.sentence_ids += ids
+        self.n_bytes += sum(span.byte_hi - span.byte_lo for span in map(chunk.sentence, numbers))
+        return ids
 
 
 def plan_forget_sentences(
@@ -67,10 +73,7 @@ def plan_forget_sentences(
         new_tokens = _rewrite(plan, session_id, number, row, chunk, numbers, blank_all=own is None, source=source)
         if all(not _shares(snapshot, other, number, row.location) for other in others):
             plan.erasures += erasures([row.location], overwrite=True)
-        ids = [row.first_sentence + each for each in sorted(numbers)]
-        loss.sentence_ids += ids
-        plan.removed_weights += ids
-        loss.n_bytes += sum(span.byte_hi - span.byte_lo for span in map(chunk.sentence, sorted(numbers)))
+        plan.removed_weights += loss.add_sentences(row, chunk, sorted(numbers))
         n_forgotten += len(numbers)
         tokens |= new_tokens
     loss.n_tokens += len(tokens)
@@ -98,6 +101,21 @@ def _rewrite(
     source: int | None,
 ) -> set[int]:
     """Plan a chunk's record without some sentences; the tokens that were blanked."""
+    append, tokens = _blanked(session_id, row, chunk, numbers, blank_all=blank_all, source=source)
+    place = chunk.place._replace(first_sentence=row.first_sentence)
+    forgotten = sorted(chunk.forgotten | numbers)
+    packed = pack_chunk(append, place, n_sealed_pages=chunk.n_pages, forgotten=forgotten)
+    sequence = plan.state.next_sequence
+    record = pack_record(RecordType.CHUNK, RecordFlags.NONE, session_id, number, sequence, packed.payload)
+    plan.log.append(PlannedLog(session_id, number, record, chunk_item(append, place, packed, row.source, sequence)))
+    plan.state = plan.state._replace(next_sequence=sequence + 1)
+    return tokens
+
+
+def _blanked(
+    session_id: int, row: ChunkItem, chunk: Chunk, numbers: set[int], *, blank_all: bool, source: int | None
+) -> tuple[Append, set[int]]:
+    """A chunk as it is appended anew, spaces and zeros for what is forgotten; and the tokens that are zeros now."""
     text, ids = bytearray(chunk.text()), chunk.token_ids().copy()
     spans = [chunk.sentence(each) for each in range(chunk.n_sentences)]
     tokens: set[int] = set()
@@ -121,14 +139,7 @@ def _rewrite(
         source_digest=chunk.source_digest if source is None else f"{FORGOTTEN_SOURCE}{source}",
         ends_turn=chunk.ends_turn,
     )
-    place = chunk.place._replace(first_sentence=row.first_sentence)
-    forgotten = sorted(chunk.forgotten | numbers)
-    packed = pack_chunk(append, place, n_sealed_pages=chunk.n_pages, forgotten=forgotten)
-    sequence = plan.state.next_sequence
-    record = pack_record(RecordType.CHUNK, RecordFlags.NONE, session_id, number, sequence, packed.payload)
-    plan.log.append(PlannedLog(session_id, number, record, chunk_item(append, place, packed, row.source, sequence)))
-    plan.state = plan.state._replace(next_sequence=sequence + 1)
-    return tokens
+    return append, tokens
 
 
 def _without_tail(plan: Plan, session_id: int, session: SessionItem) -> SessionItem:

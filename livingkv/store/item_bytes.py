@@ -1,4 +1,4 @@
-"""The keys and values of the catalog (FORMAT.md, section 6): typed rows to bytes and back, values with a check in front.
+"""Keys and values of the catalog (FORMAT.md, section 6): typed rows to bytes and back, a check in front of each value.
 
 Knows keys and values one at a time; refuses to know LMDB and what the rows mean together.
 """

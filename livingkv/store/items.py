@@ -85,6 +85,10 @@ class SourceItem(NamedTuple):
     digest: str
 
 
+FORGOTTEN_SOURCE = "forgotten:"
+"""Digest of a forgotten source, its number behind it."""
+
+
 class ChunkItem(NamedTuple):
     """Where a chunk's record stands and what it covers. `owner` is the session id in the record's header."""
 

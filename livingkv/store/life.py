@@ -10,31 +10,22 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from livingkv.errors import PageDamaged, StoreError
-from livingkv.store.catalog import Catalog
 from livingkv.store.committing import Committing
-from livingkv.store.disk import Disk
-from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.forking import plan_fork, plan_rename
 from livingkv.store.items import PageState
+from livingkv.store.look import StoreLook
 from livingkv.store.page_changes import plan_drop, plan_pin, plan_replace
 from livingkv.store.plan import Plan
-from livingkv.store.reading import Reading
 from livingkv.store.rows import SessionRow
 from livingkv.store.snapshot import Snapshot
 
 
-class StoreLife(ABC):
+class StoreLife(StoreLook, ABC):
     """Base of `Store`: the verbs that change what was appended."""
 
-    path: Path
-    fingerprint: Fingerprint
     _append_lock: threading.Lock
-    _catalog: Catalog
-    _reading: Reading
-    _disk: Disk
 
     @abstractmethod
     def _commit(self, plan: Plan) -> None:
@@ -43,10 +34,6 @@ class StoreLife(ABC):
     @abstractmethod
     def _make_room(self, plan: Plan, n_more: int = 0) -> bool:
         """Keep a commit within the disk budget; True if the plan must be made again."""
-
-    @abstractmethod
-    def session(self, name_or_id: str | int) -> SessionRow:
-        """A session by its name or id. Raises SessionNotFound."""
 
     @abstractmethod
     def _writing(self) -> Committing:

@@ -18,7 +18,7 @@ from livingkv.store.plan import Plan, PlannedLog
 from livingkv.store.portable import PortableFile, PortableHeader
 from livingkv.store.reading import Reading
 from livingkv.store.records import Location, Record, RecordFlags, RecordType, pack_record
-from livingkv.store.replaying import Replayed, logged_chunk
+from livingkv.store.replayed_session import Replayed, logged_chunk
 from livingkv.store.snapshot import Snapshot
 
 _PAGES_AT_ONCE = 16

@@ -15,9 +15,8 @@ from xxhash import xxh3_64_intdigest
 from livingkv.errors import InputError, PageDamaged, PageDropped, RecordDamaged, SessionNotFound
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk
-from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
+from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
-from livingkv.store.replaying import FORGOTTEN_SOURCE
 from livingkv.store.rows import SessionRow, SourceRow, TokenIds
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot

@@ -26,7 +26,8 @@ from livingkv.store.records import (
     SegmentKind,
     unpack_segment_header,
 )
-from livingkv.store.replaying import LogEntry, PageRecords, Replay, by_page, logged_chunk
+from livingkv.store.replayed_session import logged_chunk
+from livingkv.store.replaying import LogEntry, PageRecords, Replay, by_page
 from livingkv.store.rows import RebuildReport
 from livingkv.store.segment_walk import FoundRecord, SegmentWalk
 from livingkv.store.snapshot import Snapshot

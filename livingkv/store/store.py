@@ -15,9 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from livingkv.errors import InputError, StoreError
-from livingkv.results import CheckReport
 from livingkv.store.appending import plan_appends, plan_session
-from livingkv.store.check import check_store
 from livingkv.store.committing import Committing
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
@@ -27,11 +25,10 @@ from livingkv.store.plan import Plan
 from livingkv.store.pruning import StorePruning
 from livingkv.store.reading import Reading
 from livingkv.store.rebuilding import rebuild_catalog
-from livingkv.store.rows import Append, RebuildReport, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
-from livingkv.store.segment_reader import SegmentReader, Wanted
+from livingkv.store.rows import Append, RebuildReport, SessionRow
+from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
-from livingkv.store.stats import measure_store
 from livingkv.store.writer_lock import WriterLock
 
 SEGMENT_BYTES = 1 << 28
@@ -116,11 +113,7 @@ class Store(StorePruning):
             require_store(root)
         manifest = read_manifest(root)
         if manifest is None and fingerprint is not None:
-            lock = WriterLock(root)
-            try:
-                make(disk, root, fingerprint, catalog_bytes, labels)
-            finally:
-                lock.release()
+            _make_locked(disk, root, fingerprint, catalog_bytes, labels)
         elif manifest is not None and fingerprint is not None:
             manifest.fingerprint.require(fingerprint, root)
         store = cls(root, mode, disk, segment_bytes, catalog_bytes)
@@ -190,86 +183,6 @@ class Store(StorePruning):
             raise StoreError(f"{self.path} is open for reading only: open it for writing")
         return self._committing
 
-    def session(self, name_or_id: str | int) -> SessionRow:
-        """A session by its name or id. Raises SessionNotFound."""
-        return self._reading.session(name_or_id)
-
-    def sessions(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
-        return self._reading.sessions()
-
-    def sources(self, session_id: int) -> list[SourceRow]:
-        """What a session holds of each of its sources, oldest first. Raises SessionNotFound."""
-        return self._reading.sources(session_id)
-
-    def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
-        """What a session holds of one source, or None if nothing. Raises SessionNotFound."""
-        return self._reading.source(session_id, name, digest)
-
-    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
-        """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.
-
-        Raises PageDamaged (the first damaged page, naming session, page, segment and offset), PageDropped for one whose
-        KV is not kept (rebuild it from the text), InputError for a page
-        that the session does not have, SessionNotFound or FormatUnsupported.
-        """
-        return self._catalog.settled(lambda: self._reading.read_pages(session_id, pages))
-
-    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
-        """Where pages stand now and what their records must say, in the order asked for. Raises as `read_pages`.
-
-        For readers with memory of their own (livingkv.tiers), who read and verify with `segments`.
-        """
-        return self._reading.locate_pages(session_id, pages)
-
-    @property
-    def segments(self) -> SegmentReader:
-        """The store's open segments, closed with the store."""
-        return self._segments
-
-    @property
-    def disk(self) -> Disk:
-        """The file layer that the store was opened with."""
-        return self._disk
-
-    def read_tail(self, session_id: int) -> tuple[int, bytes]:
-        """The first token of a session's tail, and its bytes, verified. Raises PageDamaged or SessionNotFound."""
-        return self._reading.read_tail(session_id)
-
-    def token_ids(self, session_id: int, token_lo: int, token_hi: int) -> TokenIds:
-        """Token ids [token_lo, token_hi) of a session, int32. Raises InputError, RecordDamaged or SessionNotFound."""
-        return self._catalog.settled(lambda: self._reading.token_ids(session_id, token_lo, token_hi))
-
-    def text(self, session_id: int, byte_lo: int = 0, byte_hi: int | None = None) -> bytes:
-        """Text bytes [byte_lo, byte_hi) of a session, to its end by default, exactly as they were appended.
-
-        Raises InputError, RecordDamaged or SessionNotFound.
-        """
-        return self._catalog.settled(lambda: self._reading.text(session_id, byte_lo, byte_hi))
-
-    def sentence(self, sentence_id: int) -> Sentence:
-        """One sentence. Raises InputError for an id that the store does not have, or RecordDamaged."""
-        return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
-
-    def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged."""
-        return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
-
-    def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
-        """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
-
-        In order, the sentence itself included. Raises as `sentence`.
-        """
-        return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
-
-    def stats(self) -> StoreStats:
-        """Counts, and bytes by part from the real sizes of the files."""
-        return measure_store(self.path, self._catalog)
-
-    def check(self) -> CheckReport:
-        """Verify every record, the catalog and that they agree. Reads the whole store; never raises for damage."""
-        return check_store(self.path, self._disk, self._catalog, self._reading, self._segments, self.fingerprint)
-
     def close(self) -> None:
         """Close the store and free the writer's lock. A second call does nothing."""
         self._closing.close()
@@ -281,6 +194,17 @@ class Store(StorePruning):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _make_locked(
+    disk: Disk, root: Path, fingerprint: Fingerprint, catalog_bytes: int, labels: Mapping[str, str] | None
+) -> None:
+    """Make the store of a prepared folder under the writer's lock."""
+    lock = WriterLock(root)
+    try:
+        make(disk, root, fingerprint, catalog_bytes, labels)
+    finally:
+        lock.release()
 
 
 def _now_ms() -> int:

@@ -2,6 +2,7 @@
 
 Knows keys, rooms and who uses them; refuses to know where pages come from. A room is claimed before its page is read,
 so that bytes on their way count against the budget too. Threads may share it; the lock is never held while reading.
+All of it stands in one file, since one lock guards one account of rooms.
 """
 
 from __future__ import annotations

@@ -17,10 +17,8 @@ from livingkv.cli_process import run
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(name="livingkv")
-def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs a command line: arguments in, exit code, standard output and standard error out."""
-    monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
+def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs command lines in this process: arguments in, exit code, standard output and standard error out."""
 
     def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
@@ -29,6 +27,13 @@ def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
         return code, output, errors
 
     return call
+
+
+@pytest.fixture(name="livingkv")
+def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """The command line over the real memory."""
+    monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session", name="note")

@@ -16,13 +16,14 @@ from livingkv.store import Store
 from tests.cli.conftest import Run
 from tests.cli.test_cli_keep import fails, names
 from tests.cli.test_cli_process import ENVIRONMENT, ROOT, read_until
+from tests.store.store_cases import holds
 
 SECRET = b"anzibarquince"
 
 
 def files_with(store: str, data: bytes) -> list[str]:
     """Files of a store that hold these bytes."""
-    return [str(path) for path in Path(store).rglob("*") if path.is_file() and data in path.read_bytes()]
+    return holds(Path(store), data)
 
 
 def sentence_id(store: str, word: str) -> str:

@@ -11,6 +11,7 @@ from livingkv.store import Store
 from tests.cli.conftest import Run
 from tests.cli.test_cli_keep import fails, names
 from tests.memory.test_damaged_pages import damage_all_pages
+from tests.store.damage import flip
 
 
 def test_repair_has_nothing_to_do(two: str, livingkv: Run) -> None:
@@ -50,9 +51,7 @@ def test_repair_rebuilds_a_lost_catalog_first(two: str, livingkv: Run) -> None:
 def test_repair_says_what_a_lost_catalog_cannot_have_back(two: str, livingkv: Run) -> None:
     (segment, *_) = sorted((Path(two) / "segments").iterdir(), key=lambda path: path.stat().st_size)
     shutil.rmtree(Path(two) / "catalog")
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(data)
+    flip(segment, segment.stat().st_size // 2 * 8)
     code, output, _ = livingkv("repair", two)
     assert code == 1
     assert "- " in output and "catalog" in output

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import typer
 
-from livingkv.cli import app
-from livingkv.cli_process import run
 from livingkv.results import Answer, SessionInfo, Stats, Turn
+from tests.cli.conftest import Run, runner
 from tests.cli.fake_memory import fake_module
 from tests.cli.small_store import make_small_store
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.store.damage import flip
 
 
 @pytest.fixture(name="livingkv")
 def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line: arguments in, exit code, standard output and standard error out."""
+    """The command line over the fake memory."""
     monkeypatch.setitem(sys.modules, "livingkv.memory", fake_module())
-
-    def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        code = run(typer.main.get_group(app), argv)
-        output, errors = capsys.readouterr()
-        return code, output, errors
-
-    return call
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture(name="store")
@@ -198,9 +186,7 @@ def test_check_finds_a_store_whole_or_fails(small_store: str, livingkv: Run) -> 
     code, output, _ = livingkv("check", small_store, "--json")
     assert (code, json.loads(output)["ok"]) == (0, True)
     (segment,) = (file for file in (Path(small_store) / "segments").iterdir() if file.stat().st_size > 4000)
-    data = bytearray(segment.read_bytes())
-    data[data.index(b"pagepage") + 100] ^= 1
-    segment.write_bytes(data)
+    flip(segment, (segment.read_bytes().index(b"pagepage") + 100) * 8)
     code, output, errors = livingkv("check", small_store)
     assert code == 1
     assert "- " in output

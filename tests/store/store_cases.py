@@ -6,6 +6,7 @@ The model is the reference that random operations and crashes are checked agains
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -114,6 +115,26 @@ def make_append(
     )
 
 
+def new_session(store: Store, name: str = "main") -> SessionModel:
+    """A new, empty session of a store."""
+    return SessionModel(store.create_session(name).session_id, name)
+
+
+def grown(
+    store: Store,
+    model: SessionModel,
+    rng: random.Random,
+    *,
+    n_tokens: int | None = None,
+    page_bytes: int = 50,
+    source: str = "book",
+) -> SessionModel:
+    """Appends at random to a store's session; the session then."""
+    append = make_append(model, rng, n_tokens=n_tokens, page_bytes=page_bytes, source=source)
+    store.append(append)
+    return model.applied(append)
+
+
 def new_store(path: Path, *, disk: Disk | None = None, segment_bytes: int = 1 << 20) -> Store:
     """A new store, or one whose making broke off."""
     return Store.open(
@@ -136,12 +157,21 @@ def filled_store(path: Path, *, n_appends: int = 6, segment_bytes: int = 1 << 20
     """A closed store with one session of `n_appends` appends; what it holds."""
     rng = random.Random(7)
     with new_store(path, segment_bytes=segment_bytes) as store:
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         for _ in range(n_appends):
-            append = make_append(model, rng, n_tokens=9)
-            store.append(append)
-            model = model.applied(append)
+            model = grown(store, model, rng, n_tokens=9)
     return model
+
+
+def rebuild(root: Path) -> None:
+    """Lose a closed store's catalog, and make it anew from the segments without a problem."""
+    shutil.rmtree(root / "catalog")
+    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+
+
+def holds(root: Path, needle: bytes) -> list[str]:
+    """Files of a store that hold some bytes."""
+    return [str(path) for path in sorted(root.rglob("*")) if path.is_file() and needle in path.read_bytes()]
 
 
 def assert_session(store: Store, model: SessionModel) -> None:

@@ -12,22 +12,18 @@ import numpy as np
 import pytest
 
 from livingkv.errors import (
-    FingerprintMismatch,
     InputError,
     SessionExists,
     SessionNotFound,
-    StoreError,
-    StoreNotFound,
-    StoreUnwritable,
 )
-from livingkv.store import Append, SentenceRecord, Store
+from livingkv.store import Append, SentenceRecord
 from tests.store.store_cases import (
-    FINGERPRINT,
-    SessionModel,
     assert_session,
     assert_whole,
     filled_store,
+    grown,
     make_append,
+    new_session,
     new_store,
     read_store,
     write_store,
@@ -46,7 +42,7 @@ def test_what_was_appended_is_there_after_reopening(folder: Path) -> None:
 def test_a_group_is_one_commit_over_several_sessions(folder: Path) -> None:
     rng = random.Random(1)
     with new_store(folder / "store") as store:
-        models = [SessionModel(store.create_session(name).session_id, name) for name in ("one", "two")]
+        models = [new_session(store, name) for name in ("one", "two")]
         appends: list[Append] = []
         for number in (0, 1, 0, 0, 1):
             append = make_append(models[number], rng, source=f"source {len(appends) % 2}")
@@ -81,12 +77,10 @@ def test_spans_of_ids_and_text(folder: Path) -> None:
 def test_sentences_and_neighbours(folder: Path) -> None:
     rng = random.Random(2)
     with new_store(folder / "store") as store:
-        models = [SessionModel(store.create_session(name).session_id, name) for name in ("one", "two")]
+        models = [new_session(store, name) for name in ("one", "two")]
         for number in range(40):
             model = models[number % 2]
-            append = make_append(model, rng, n_tokens=5, source=rng.choice(["book", "notes"]))
-            store.append(append)
-            models[number % 2] = model.applied(append)
+            models[number % 2] = grown(store, model, rng, n_tokens=5, source=rng.choice(["book", "notes"]))
         every = store.sentences_after(None, 1000)
         assert [each.sentence_id for each in every] == list(range(len(every)))
         for position in range(0, len(every), 7):
@@ -111,7 +105,7 @@ def test_sentences_and_neighbours(folder: Path) -> None:
 def test_sources_are_known_by_name_and_digest(folder: Path) -> None:
     rng = random.Random(3)
     with new_store(folder / "store") as store:
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         for digest, end in (("d1", False), ("d1", True), ("d2", False)):
             append = replace(make_append(model, rng, n_tokens=9), source_digest=digest, end_of_source=end)
             store.append(append)
@@ -209,74 +203,12 @@ def test_wrong_spans_and_pages_are_refused(folder: Path) -> None:
                 store.read_pages(1, [page])
 
 
-def test_opening(folder: Path) -> None:
-    with pytest.raises(StoreNotFound):
-        read_store(folder / "store")
-    with pytest.raises(StoreNotFound):
-        write_store(folder / "store")
-    assert not (folder / "store").exists()
-    with pytest.raises(InputError, match="fingerprint"):
-        Store.open(folder / "store", mode="write", create=True)
-    with pytest.raises(InputError, match="mode"):
-        Store.open(folder / "store", mode="read", create=True, fingerprint=FINGERPRINT)
-    new_store(folder / "store" / "deeper").close()
-    with Store.open(folder / "store" / "deeper", mode="read", fingerprint=FINGERPRINT) as store:
-        assert store.fingerprint == FINGERPRINT
-        with pytest.raises(StoreError, match="reading only"):
-            store.create_session("x")
-    with pytest.raises(StoreError, match="is closed"):
-        store.sessions()
-    store.close()
-
-
-def test_another_model_is_refused_and_every_difference_named(folder: Path) -> None:
-    filled_store(folder / "store")
-    other = replace(FINGERPRINT, codec="lossless", page_tokens=64)
-    for mode in ("read", "write"):
-        with pytest.raises(FingerprintMismatch) as caught:
-            Store.open(folder / "store", mode=mode, fingerprint=other)
-        text = str(caught.value)
-        assert "codec: the store has int8, the model needs lossless" in text
-        assert "page_tokens: the store has 4, the model needs 64" in text
-        assert "\n" not in text
-    with pytest.raises(FingerprintMismatch):
-        Store.open(folder / "store", mode="write", fingerprint=other, create=True)
-
-
-def test_somebody_elses_folder_is_refused(folder: Path) -> None:
-    (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(StoreError, match=r"thesis\.txt"):
-        new_store(folder)
-    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
-    for path in (folder / "thesis.txt", folder / "thesis.txt" / "store"):
-        with pytest.raises(StoreUnwritable):
-            new_store(path)
-    with pytest.raises(StoreUnwritable, match="not a folder"):
-        read_store(folder / "thesis.txt")
-
-
-def test_labels_are_kept_and_never_compared(folder: Path) -> None:
-    for labels, expected in (({"model": "tiny"}, {"model": "tiny"}), ({"model": "other"}, {"model": "tiny"})):
-        with Store.open(
-            folder / "store", mode="write", create=True, fingerprint=FINGERPRINT, catalog_bytes=1 << 24, labels=labels
-        ) as store:
-            assert store.labels == expected
-
-
-def test_an_empty_folder_becomes_a_store(folder: Path) -> None:
-    (folder / "index").mkdir()
-    new_store(folder).close()
-    read_store(folder).close()
-
-
 def test_a_reader_sees_each_commit_of_a_writer(folder: Path) -> None:
     model = filled_store(folder / "store")
     rng = random.Random(5)
     with write_store(folder / "store") as writer, read_store(folder / "store") as reader:
         for _ in range(5):
-            append = make_append(model, rng)
-            writer.append(append)
-            model = model.applied(append)
+            model = grown(writer, model, rng)
             assert_session(reader, model)
 
 
@@ -284,9 +216,7 @@ def test_a_reader_becomes_the_neighbour_of_a_writer_in_one_process(folder: Path)
     model = filled_store(folder / "store")
     with read_store(folder / "store") as reader:
         with write_store(folder / "store") as writer:
-            append = make_append(model, random.Random(1))
-            writer.append(append)
-            model = model.applied(append)
+            model = grown(writer, model, random.Random(1))
         assert_session(reader, model)
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.store.other_process import run
 
 
 def kill_many(folder: Path, n_kills: int, seed: int) -> int:
     """Run the driver; the number of acknowledged operations."""
-    command = [sys.executable, "-m", "tests.store.crash_driver", str(folder), str(n_kills), str(seed)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    return int(done.stdout)
+    arguments = (folder, str(n_kills), str(seed))
+    return int(run("-m", "tests.store.crash_driver", *arguments, OPENBLAS_NUM_THREADS="1"))
 
 
 def test_kills(folder: Path) -> None:

@@ -15,31 +15,19 @@ from xxhash import xxh3_64_digest as checksum_digest
 from livingkv.errors import FormatUnsupported, LivingKVError, PageDamaged, RecordDamaged, StoreNotFound
 from livingkv.store import Store
 from livingkv.store.snapshot import Snapshot
+from tests.store.damage import LOG_SEGMENT, PAGES_SEGMENT, flip, segment
 from tests.store.store_cases import (
     FINGERPRINT,
     SessionModel,
     assert_session,
     assert_whole,
     filled_store,
+    grown,
     make_append,
     new_store,
     read_store,
     write_store,
 )
-
-PAGES_SEGMENT, LOG_SEGMENT = 2, 1
-
-
-def segment(root: Path, number: int) -> Path:
-    """A segment's file."""
-    return root / "segments" / f"{number:08d}.seg"
-
-
-def flip(path: Path, bit: int) -> None:
-    """Flip one bit of a file."""
-    data = bytearray(path.read_bytes())
-    data[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(bytes(data))
 
 
 def everything(store: Store, model: SessionModel) -> list[LivingKVError]:
@@ -66,8 +54,8 @@ def everything(store: Store, model: SessionModel) -> list[LivingKVError]:
 def test_bit_flips_are_named_and_never_returned(folder: Path) -> None:
     model = filled_store(folder / "store")
     rng = random.Random(11)
-    for name in ("00000001.seg", "00000002.seg"):
-        path = folder / "store" / "segments" / name
+    for number in (LOG_SEGMENT, PAGES_SEGMENT):
+        path = segment(folder / "store", number)
         whole = path.read_bytes()
         for _ in range(40):
             flip(path, rng.randrange(len(whole) * 8))
@@ -116,11 +104,9 @@ def test_a_truncated_segment(folder: Path, number: int, kept: int) -> None:
             problems = store.check().problems
             assert any(f"segment {number}" in problem for problem in problems)
     with write_store(folder / "store") as store:
-        append = make_append(model, random.Random(1), n_tokens=9)
-        store.append(append)
-        after = model.applied(append)
+        after = grown(store, model, random.Random(1), n_tokens=9)
         assert store.read_pages(1, range(len(model.pages), len(after.pages))) == after.pages[len(model.pages) :]
-        assert store.text(1, len(model.text)) == append.text
+        assert store.text(1, len(model.text)) == after.text[len(model.text) :]
         assert store.session("main").n_tokens == len(after.ids)
 
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from livingkv.store import Disk, Step, Store
-from tests.store.store_cases import SessionModel, assert_session, assert_whole, make_append, new_store, write_store
+from livingkv.store import Step, Store
+from tests.store.damage import PAGES_SEGMENT, flip, segment
+from tests.store.faulty_disk import DiesAt
+from tests.store.store_cases import (
+    SessionModel,
+    assert_session,
+    assert_whole,
+    grown,
+    new_session,
+    new_store,
+    rebuild,
+    write_store,
+)
 
 
 def worn_store(root: Path, n_appends: int = 30) -> SessionModel:
     """A store of many small segments; session 1 is kept, session 2 was forgotten."""
     rng = random.Random(4)
     with new_store(root, segment_bytes=4000) as store:
-        models = [SessionModel(store.create_session(name).session_id, name) for name in ("main", "gone")]
+        models = [new_session(store, name) for name in ("main", "gone")]
         for number in range(n_appends):
-            append = make_append(models[number % 2], rng, n_tokens=9, page_bytes=300)
-            store.append(append)
-            models[number % 2] = models[number % 2].applied(append)
+            models[number % 2] = grown(store, models[number % 2], rng, n_tokens=9, page_bytes=300)
         store.forget_session(2)
     return models[0]
 
@@ -43,12 +51,9 @@ def test_dead_bytes_are_given_back(folder: Path) -> None:
         for each in (model, fork):
             assert_session(store, each)
         assert_whole(store)
-        append = make_append(model, random.Random(1), n_tokens=9)
-        store.append(append)
-        assert_session(store, model.applied(append))
+        assert_session(store, grown(store, model, random.Random(1), n_tokens=9))
         assert_whole(store)
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    rebuild(root)
     with write_store(root) as store:
         store.replace_pages(fork.session_id, {}, tail=fork.tail)
         assert_session(store, fork)
@@ -58,29 +63,13 @@ def test_dead_bytes_are_given_back(folder: Path) -> None:
 def test_a_segment_with_damage_stays(folder: Path) -> None:
     root = folder / "store"
     model = worn_store(root)
-    path = root / "segments" / "00000002.seg"
-    data = bytearray(path.read_bytes())
-    at = data.index(model.pages[0])
-    data[at] ^= 1
-    path.write_bytes(bytes(data))
+    path = segment(root, PAGES_SEGMENT)
+    flip(path, path.read_bytes().index(model.pages[0]) * 8)
     with write_store(root, segment_bytes=4000) as store:
         report = store.defrag()
         assert any("segment 2 is not moved" in problem for problem in report.problems)
         assert path.exists()
         assert store.read_pages(1, range(1, len(model.pages))) == model.pages[1:]
-
-
-class StopsAt(Disk):
-    """Raises at the n-th arrival at a step."""
-
-    def __init__(self, step: Step, count: int) -> None:
-        self.step, self.left = step, count
-
-    def reached(self, step: Step) -> None:
-        if step is self.step:
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -99,7 +88,7 @@ def test_breaking_off_is_harmless(folder: Path, step: Step) -> None:
     for count in (1, 2):
         root = folder / f"store{count}"
         model = worn_store(root, n_appends=10)
-        with write_store(root, disk=StopsAt(step, count), segment_bytes=4000) as store:
+        with write_store(root, disk=DiesAt(step, count), segment_bytes=4000) as store:
             with pytest.raises(KeyboardInterrupt):
                 store.defrag()
             assert_session(store, model)

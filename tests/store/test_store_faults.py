@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ import pytest
 from livingkv.errors import PageDamaged, StoreError, StoreFull, StoreUnwritable
 from livingkv.store import Disk, Step
 from livingkv.store.disk import store_error
-from tests.store.faulty_disk import FailingDisk
+from tests.store.faulty_disk import DiesAt, FailingDisk
+from tests.store.other_process import run
 from tests.store.store_cases import (
     assert_session,
     assert_whole,
@@ -25,7 +24,6 @@ from tests.store.store_cases import (
     write_store,
 )
 
-REPOSITORY = Path(__file__).parents[2]
 KINDS = {errno.ENOSPC: StoreFull, errno.EDQUOT: StoreFull, errno.EIO: StoreError, errno.EROFS: StoreUnwritable}
 
 
@@ -74,23 +72,11 @@ def test_every_operation_of_a_making_may_fail(folder: Path) -> None:
     assert fail_at > disk.n_operations - 1, "more operations to fail than were tried"
 
 
-class CommitFails(Disk):
-    """Fails just before LMDB commits, once."""
-
-    def __init__(self) -> None:
-        self.is_armed = False
-
-    def reached(self, step: Step) -> None:
-        if step is Step.COMMIT_PREPARED and self.is_armed:
-            self.is_armed = False
-            raise KeyboardInterrupt
-
-
 def test_an_interrupt_during_a_commit_leaves_the_store_as_it_was(folder: Path) -> None:
-    model, disk = filled_store(folder / "store"), CommitFails()
+    model, disk = filled_store(folder / "store"), DiesAt()
     with write_store(folder / "store", disk=disk) as store, read_store(folder / "store") as reader:
         append = make_append(model, random.Random(1), n_tokens=9)
-        disk.is_armed = True
+        disk.step = Step.COMMIT_PREPARED
         with pytest.raises(KeyboardInterrupt):
             store.append(append)
         assert_session(store, model)
@@ -178,9 +164,7 @@ with write_store(root) as store:
             assert_session(store, model)
     assert n_failed, "the catalog never became full"
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    append = make_append(model, rng, n_tokens=13, page_bytes=9_000)
-    store.append(append)
-    model = model.applied(append)
+    model = grown(store, model, rng, n_tokens=13, page_bytes=9_000)
     assert_session(store, model)
     assert_whole(store)
 """
@@ -188,10 +172,7 @@ with write_store(root) as store:
 
 def test_a_catalog_without_disk_space(folder: Path) -> None:
     """LMDB's own writes hit a size limit, in a process of its own."""
-    command = [sys.executable, "-c", FULL_CATALOG, str(folder / "store")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run("-c", FULL_CATALOG, folder / "store")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

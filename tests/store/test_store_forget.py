@@ -1,71 +1,26 @@
-"""Forks and forgetting: neither affects a relative, and what was forgotten is in no file of the store."""
+"""Forgetting: what was forgotten is in no file of the store."""
 
 from __future__ import annotations
 
-import random
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from livingkv.errors import InputError, PageDropped, SentenceForgotten, SessionExists, SessionNotFound, StoreError
-from livingkv.store import Append, Disk, SentenceRecord, Step, Store
+from livingkv.errors import InputError, PageDropped, SentenceForgotten, SessionNotFound, StoreError
+from livingkv.store import Step, Store
+from tests.store.faulty_disk import DiesAt
+from tests.store.other_process import start
+from tests.store.secret_cases import KEPT, KV, SECRET, TAIL, append_words, secret_store
 from tests.store.store_cases import (
-    PAGE_TOKENS,
-    SessionModel,
     assert_session,
     assert_whole,
-    filled_store,
-    make_append,
-    new_store,
+    holds,
+    new_session,
     read_store,
+    rebuild,
     write_store,
 )
-
-SECRET, KEPT = b"QZXJVKWPLMNB", b"HGFDSRTYUIOP"
-KV, TAIL = b"<<kv of the secret>>", b"<<tail of the secret>>"
-
-
-def holds(root: Path, needle: bytes) -> list[str]:
-    """Files of a store that hold some bytes."""
-    return [str(path) for path in sorted(root.rglob("*")) if path.is_file() and needle in path.read_bytes()]
-
-
-def append_words(store: Store, model: SessionModel, words: list[bytes], *, source: str, kv: bytes) -> SessionModel:
-    """One chunk in which every word is a sentence of one token."""
-    first, byte, spans = len(model.ids), len(model.text), []
-    for number, word in enumerate(words):
-        spans.append(SentenceRecord(byte, byte + len(word), first + number, first + number + 1))
-        byte += len(word)
-    n_pages = (first + len(words)) // PAGE_TOKENS - len(model.pages)
-    append = Append(
-        session_id=model.session_id,
-        first_token=first,
-        token_ids=np.arange(100, 100 + len(words), dtype=np.int32),
-        text=b"".join(words),
-        sentences=tuple(spans),
-        source=source,
-        role="document",
-        pages=tuple(kv + random.Random(page).randbytes(9000) + kv for page in range(n_pages)),
-        tail=(TAIL if kv == KV else kv) if (first + len(words)) % PAGE_TOKENS else b"",
-        source_digest=f"digest of {source}",
-    )
-    store.append(append)
-    return model.applied(append)
-
-
-def secret_store(root: Path) -> tuple[Store, SessionModel]:
-    """A store whose session "SECRETNAME" has a secret in sentence 5 (page 1), 9 and 10 (tail) of 11."""
-    store = new_store(root, segment_bytes=50_000)
-    model = SessionModel(store.create_session("SECRETNAME").session_id, "SECRETNAME")
-    model = append_words(store, model, [KEPT, b"b. ", b"c. ", b"d. "], source="kept.txt", kv=b"kept kv")
-    model = append_words(store, model, [b"e. ", SECRET, b"f. ", b"g. "], source="SECRETFILE", kv=KV)
-    return store, append_words(store, model, [b"h. ", SECRET, b"i. "], source="SECRETFILE", kv=KV)
 
 
 def test_a_forgotten_sentence_is_in_no_file(folder: Path) -> None:
@@ -101,8 +56,7 @@ def test_a_forgotten_sentence_is_in_no_file(folder: Path) -> None:
         with pytest.raises(InputError):
             store.forget_sentences([1, 99])
         before = store.sessions()
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    rebuild(root)
     with write_store(root) as store:
         assert store.sessions() == before
         assert store.text(1) == blank
@@ -132,7 +86,7 @@ def test_forgotten_names_are_in_no_file(folder: Path, what: str) -> None:
     root = folder / "store"
     store, model = secret_store(root)
     with store:
-        other = SessionModel(store.create_session("other").session_id, "other")
+        other = new_session(store, "other")
         other = append_words(store, other, [b"x. "] * 9, source="o.txt", kv=b"o")
         FORGET[what](store)
         needles = [SECRET, KV, TAIL, b"SECRETFILE"] + ([] if what == "source" else [b"SECRETNAME", KEPT])
@@ -152,129 +106,10 @@ def test_forgotten_names_are_in_no_file(folder: Path, what: str) -> None:
         if what != "everything":
             assert_session(store, other)
         names = [row.name for row in store.sessions()]
-    shutil.rmtree(root / "catalog")
-    Store.rebuild_catalog(root, catalog_bytes=1 << 24)
+    rebuild(root)
     with read_store(root) as store:
         assert [row.name for row in store.sessions()] == names
         assert_whole(store)
-
-
-def copied(model: SessionModel, session_id: int, name: str) -> SessionModel:
-    return replace(model, session_id=session_id, name=name)
-
-
-def test_a_fork_and_its_origin_do_not_affect_each_other(folder: Path) -> None:
-    root, rng = folder / "store", random.Random(8)
-    one = filled_store(root, segment_bytes=3000)
-    with write_store(root, segment_bytes=3000) as store:
-        pages = store.stats().bytes_by_part["pages"]
-        row = store.fork(1, "two")
-        two = copied(one, row.session_id, "two")
-        assert store.stats().bytes_by_part["pages"] == pages
-        assert_session(store, two)
-        assert_whole(store)
-        for _ in range(3):
-            append = make_append(one, rng, n_tokens=6)
-            store.append(append)
-            one = one.applied(append)
-            append = make_append(two, rng, n_tokens=7)
-            store.append(append)
-            two = two.applied(append)
-        three = copied(two, store.fork(2, "three").session_id, "three")
-        store.drop_pages(1, range(4))
-        for model in (two, three):
-            assert_session(store, model)
-        store.replace_pages(1, {page: one.pages[page] for page in range(4)})
-        for model in (one, two, three):
-            assert_session(store, model)
-        assert_whole(store)
-        with pytest.raises(SessionExists):
-            store.fork(1, "two")
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
-    with write_store(root, segment_bytes=3000) as store:
-        for model in (one, two, three):
-            if store.session(model.name).needs_tail:
-                store.replace_pages(model.session_id, {}, tail=model.tail)
-            assert_session(store, model)
-        assert_whole(store)
-        for gone in (1, 2):
-            store.forget_session(gone)
-            assert_session(store, three)
-            assert_whole(store)
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
-    with write_store(root) as store:
-        store.replace_pages(3, {}, tail=three.tail)
-        assert_session(store, three)
-        assert_whole(store)
-        store.forget_session(3)
-        assert store.stats().bytes_by_part["pages"] == 0
-
-
-def test_a_sentence_forgotten_in_one_stays_in_the_fork(folder: Path) -> None:
-    root = folder / "store"
-    store, model = secret_store(root)
-    with store:
-        fork = copied(model, store.fork(1, "fork").session_id, "fork")
-        store.forget_sentences([5, 9])
-        assert_session(store, fork)
-        assert holds(root, SECRET)
-        assert_whole(store)
-        found = store.sentences_after(None, 99)
-        own = [each.sentence_id for each in found if each.session_id == 2 and each.raw == SECRET]
-        store.forget_sentences(own)
-        assert holds(root, SECRET) == []
-        assert_whole(store)
-        before = (store.sessions(), store.sentences_after(None, 99))
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
-    with read_store(root) as store:
-        assert (store.sessions(), store.sentences_after(None, 99)) == before
-        assert_whole(store)
-
-
-def test_families_outlive_a_member_and_the_catalog(folder: Path) -> None:
-    """A, its fork B, B's fork C: B is forgotten, the catalog lost. C and A still know that they share."""
-    root = folder / "store"
-    one = filled_store(root)
-    with write_store(root) as store:
-        store.fork(1, "b")
-        store.fork(2, "c")
-        store.forget_session(2)
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
-    with write_store(root) as store:
-        store.replace_pages(1, {}, tail=one.tail)
-        store.forget_session(3)
-        assert_session(store, one)
-        assert_whole(store)
-
-
-def test_renaming(folder: Path) -> None:
-    model = filled_store(folder / "store")
-    with write_store(folder / "store") as store:
-        store.create_session("other")
-        assert store.rename(1, "new").name == "new"
-        assert store.rename(1, "new").name == "new"
-        assert_session(store, copied(model, 1, "new"))
-        for wrong in ("other", ""):
-            with pytest.raises((SessionExists, InputError)):
-                store.rename(1, wrong)
-        with pytest.raises(SessionNotFound):
-            store.session("main")
-        assert_whole(store)
-
-
-class DiesAt(Disk):
-    """Raises at one step, once."""
-
-    step: Step | None = None
-
-    def reached(self, step: Step) -> None:
-        if step is self.step:
-            self.step = None
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("step", [Step.COMMIT_PREPARED, Step.COMMITTED, Step.ERASED, Step.SCRUBBED])
@@ -303,9 +138,7 @@ def test_a_reader_with_an_old_snapshot_delays_the_receipt(folder: Path, monkeypa
         "catalog = Catalog(Path(sys.argv[1]), 1 << 24, writable=False)\n"
         "with catalog.read() as snapshot:\n    print(1, flush=True)\n    sys.stdin.readline()\n"
     )
-    command = [sys.executable, "-c", hold, str(root / "catalog")]
-    repository = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=repository) as other:
+    with start("-c", hold, root / "catalog") as other:
         assert other.stdout is not None
         assert other.stdin is not None
         other.stdout.readline()

@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 
 from livingkv.errors import FormatUnsupported, RecordDamaged, StoreError, StoreNotFound
-from livingkv.store import Store, migrating
+from livingkv.store import migrating
 from tests.data.make_v1 import facts
-from tests.store.store_cases import SessionModel, assert_whole, filled_store, make_append, read_store, write_store
+from tests.store.store_cases import (
+    SessionModel,
+    assert_whole,
+    filled_store,
+    make_append,
+    read_store,
+    rebuild,
+    write_store,
+)
 
 GOLDEN = Path(__file__).parents[1] / "data" / "v1"
 
@@ -44,8 +52,7 @@ def test_the_golden_store_holds_what_it_held(golden: Path) -> None:
 
 
 def test_the_golden_catalog_can_be_rebuilt(golden: Path) -> None:
-    shutil.rmtree(golden / "catalog")
-    assert Store.rebuild_catalog(golden, catalog_bytes=1 << 24).problems == ()
+    rebuild(golden)
     with read_store(golden) as store:
         for found, was in zip(facts(store), json.loads((GOLDEN / "facts.json").read_text()), strict=True):
             without = {"tail", "flags"}  # tails are not in segments

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from livingkv.errors import InputError, PageDropped, SessionNotFound
-from livingkv.store import Store
+from tests.store.damage import PAGES_SEGMENT, flip, segment
 from tests.store.store_cases import (
     PAGE_TOKENS,
     SessionModel,
     assert_session,
     assert_whole,
     filled_store,
+    grown,
     make_append,
+    new_session,
     new_store,
     read_store,
+    rebuild,
     write_store,
 )
 
@@ -54,10 +56,7 @@ def test_dropped_pages_keep_their_text_and_come_back(folder: Path) -> None:
 def test_a_damaged_page_is_put_in_quarantine_and_repaired(folder: Path) -> None:
     root = folder / "store"
     model = filled_store(root)
-    path = root / "segments" / "00000002.seg"
-    data = bytearray(path.read_bytes())
-    data[64 + 48 + 10] ^= 1
-    path.write_bytes(bytes(data))
+    flip(segment(root, PAGES_SEGMENT), (64 + 48 + 10) * 8)
     with write_store(root) as store:
         assert any("page 0" in problem for problem in store.check().problems)
         store.drop_pages(1, [0], quarantine=True)
@@ -72,7 +71,7 @@ def test_a_damaged_page_is_put_in_quarantine_and_repaired(folder: Path) -> None:
 def test_the_space_of_dropped_pages_is_free_at_once(folder: Path) -> None:
     root, rng = folder / "store", random.Random(1)
     with new_store(root) as store:
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         append = make_append(model, rng, n_tokens=80, page_bytes=100_000)
         store.append(append)
         before = store.stats()
@@ -98,8 +97,7 @@ def test_a_session_may_be_text_only(folder: Path) -> None:
         store.create_session("kv")
     for lose in (False, True):
         if lose:
-            shutil.rmtree(root / "catalog")
-            assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+            rebuild(root)
         with write_store(root) as store:
             row = store.session("log")
             assert (row.n_tokens, row.needs_tail) == (len(model.ids), bool(len(model.ids) % PAGE_TOKENS))
@@ -114,9 +112,7 @@ def test_a_session_may_be_text_only(folder: Path) -> None:
     with write_store(root) as store:
         store.replace_pages(1, dict(enumerate(model.pages)), tail=model.tail)
         assert_session(store, model)
-        append = make_append(model, rng, n_tokens=9)
-        store.append(append)
-        assert_session(store, model.applied(append))
+        assert_session(store, grown(store, model, rng, n_tokens=9))
         assert_whole(store)
 
 
@@ -128,8 +124,7 @@ def test_dropped_and_repaired_pages_survive_a_lost_catalog(folder: Path) -> None
         repaired = {page: bytes([page]) * 60 for page in (3, 4)}
         store.replace_pages(1, repaired)
         store.pin(1)
-    shutil.rmtree(root / "catalog")
-    assert Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems == ()
+    rebuild(root)
     with write_store(root) as store:
         assert store.missing_pages(1) == [2, 5, 6, 7, 8]
         assert store.read_pages(1, [1, 3, 4]) == [model.pages[1], repaired[3], repaired[4]]

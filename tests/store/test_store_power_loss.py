@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from livingkv.errors import LivingKVError
-from tests.store.faulty_disk import RecordingDisk, after_power_loss
+from tests.store.power_loss import RecordingDisk, after_power_loss
 from tests.store.store_cases import (
     SessionModel,
     assert_session,
     assert_whole,
-    make_append,
+    grown,
+    new_session,
     new_store,
     read_store,
     write_store,
@@ -33,12 +34,10 @@ def recorded(root: Path, *, syncs: bool) -> tuple[RecordingDisk, History]:
     history: History = []
     with new_store(root, disk=disk, segment_bytes=1500) as store:
         history.append((len(disk.events), None))
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         history.append((len(disk.events), model))
         for _ in range(8):
-            append = make_append(model, rng)
-            store.append(append)
-            model = model.applied(append)
+            model = grown(store, model, rng)
             history.append((len(disk.events), model))
     return disk, history
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from livingkv.errors import InputError, SessionExists, StoreError
-from livingkv.store import Append, Store
+from livingkv.store import Append
 from tests.store.crash_driver import applied, make_change, perform
 from tests.store.faulty_disk import FailingDisk
 from tests.store.store_cases import (
@@ -23,8 +22,10 @@ from tests.store.store_cases import (
     assert_session,
     assert_whole,
     make_append,
+    new_session,
     new_store,
     read_store,
+    rebuild,
     write_store,
 )
 
@@ -43,7 +44,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
         self.disk = FailingDisk()
         self.store = new_store(self.root, disk=self.disk, segment_bytes=SEGMENT_BYTES)
         self.reader = read_store(self.root)
-        self.models = {"first": SessionModel(self.store.create_session("first").session_id, "first")}
+        self.models = {"first": new_session(self.store, "first")}
         self.n_made = 1
 
     @rule(name=st.sampled_from(["a", "b", "c", "日本"]))
@@ -52,7 +53,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
             with pytest.raises(SessionExists):
                 self.store.create_session(name)
         else:
-            self.models[name] = SessionModel(self.store.create_session(name).session_id, name)
+            self.models[name] = new_session(self.store, name)
             self.n_made += 1
 
     @rule(seed=seeds)
@@ -69,8 +70,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
         self.store.close()
         self.reader.close()
         write_store(self.root).close()  # cuts what a failed append may have left
-        shutil.rmtree(self.root / "catalog")
-        assert Store.rebuild_catalog(self.root, catalog_bytes=1 << 24).problems == ()
+        rebuild(self.root)
         self.store = write_store(self.root, disk=self.disk, segment_bytes=SEGMENT_BYTES)
         self.reader = read_store(self.root)
         for model in self.models.values():

@@ -13,11 +13,12 @@ from livingkv.store import Store
 from livingkv.store.stats import folder_bytes
 from tests.store.store_cases import (
     FINGERPRINT,
-    SessionModel,
     assert_session,
     assert_whole,
     filled_store,
+    grown,
     make_append,
+    new_session,
     read_store,
     write_store,
 )
@@ -57,17 +58,13 @@ def test_three_times_the_budget_is_written(folder: Path) -> None:
     root, rng = folder / "store", random.Random(6)
     peak = 0
     with budgeted(root) as store:
-        pinned = SessionModel(store.create_session("pinned").session_id, "pinned")
-        append = make_append(pinned, rng, n_tokens=40, page_bytes=PAGE)
-        store.append(append)
-        pinned = pinned.applied(append)
+        pinned = new_session(store, "pinned")
+        pinned = grown(store, pinned, rng, n_tokens=40, page_bytes=PAGE)
         store.pin(pinned.session_id)
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         hot: list[int] = []
         for number in range(60):
-            append = make_append(model, rng, n_tokens=20, page_bytes=PAGE)
-            store.append(append)
-            model = model.applied(append)
+            model = grown(store, model, rng, n_tokens=20, page_bytes=PAGE)
             if number == 2:
                 own = [each for each in store.sentences_after(None, 999) if each.session_id == model.session_id]
                 hot = sorted({own[0].token_lo // 4, (own[0].token_hi - 1) // 4})
@@ -93,7 +90,7 @@ def test_three_times_the_budget_is_written(folder: Path) -> None:
 def test_a_budget_full_of_pinned_sessions(folder: Path) -> None:
     root, rng = folder / "store", random.Random(6)
     with budgeted(root) as store:
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         store.pin(model.session_id)
         with pytest.raises(StoreFull, match="budget"):
             for _ in range(60):

@@ -11,24 +11,22 @@ from pathlib import Path
 import pytest
 
 from livingkv.errors import PageDamaged, PageDropped, RecordDamaged, StoreError, StoreLocked, StoreNotFound
-from livingkv.store import Append, Disk, Step, Store
+from livingkv.store import Append, Step, Store
+from tests.store.damage import LOG_SEGMENT, PAGES_SEGMENT, flip, segment
+from tests.store.faulty_disk import DiesAt
 from tests.store.store_cases import (
     PAGE_TOKENS,
     SessionModel,
     assert_session,
     assert_whole,
     filled_store,
+    grown,
     make_append,
+    new_session,
     new_store,
     read_store,
     write_store,
 )
-
-
-def rebuild(root: Path) -> tuple[str, ...]:
-    """Lose the catalog, rebuild it; the problems."""
-    shutil.rmtree(root / "catalog")
-    return Store.rebuild_catalog(root, catalog_bytes=1 << 24).problems
 
 
 def mend_tail(store: Store, model: SessionModel) -> None:
@@ -45,7 +43,7 @@ def mend_tail(store: Store, model: SessionModel) -> None:
 def test_a_lost_catalog_is_rebuilt(folder: Path, segment_bytes: int) -> None:
     root, rng = folder / "store", random.Random(3)
     with new_store(root, segment_bytes=segment_bytes) as store:
-        models = [SessionModel(store.create_session(name).session_id, name) for name in ("one", "two", "empty")]
+        models = [new_session(store, name) for name in ("one", "two", "empty")]
         for _ in range(20):
             appends: list[Append] = []
             for _ in range(rng.choice([1, 3])):
@@ -71,9 +69,7 @@ def test_a_lost_catalog_is_rebuilt(folder: Path, segment_bytes: int) -> None:
             assert_session(store, model)
         assert_whole(store)
         assert store.stats().bytes_by_part["text"] == before[2].bytes_by_part["text"]
-        append = make_append(models[0], rng, n_tokens=9)
-        store.append(append)
-        assert_session(store, models[0].applied(append))
+        assert_session(store, grown(store, models[0], rng, n_tokens=9))
         assert_whole(store)
 
 
@@ -82,7 +78,7 @@ def test_only_whole_commits_come_back(folder: Path) -> None:
     root = folder / "store"
     rng = random.Random(5)
     model = filled_store(root)
-    log = root / "segments" / "00000001.seg"
+    log = segment(root, LOG_SEGMENT)
     before = log.stat().st_size
     with write_store(root) as store:
         appends = []
@@ -96,7 +92,7 @@ def test_only_whole_commits_come_back(folder: Path) -> None:
     for size in [*range(before, len(data), 29), len(data)]:
         copy = folder / f"copy{size}"
         shutil.copytree(root, copy)
-        (copy / "segments" / "00000001.seg").write_bytes(data[:size])
+        segment(copy, LOG_SEGMENT).write_bytes(data[:size])
         Store.rebuild_catalog(copy, catalog_bytes=1 << 24)
         expected = after if size == len(data) else model
         with write_store(copy) as store:
@@ -109,13 +105,12 @@ def test_damage_costs_only_what_is_damaged(folder: Path) -> None:
     root = folder / "store"
     model = filled_store(root)
     rng = random.Random(2)
-    for name in ("00000001.seg", "00000002.seg"):
-        path = root / "segments" / name
+    for number in (LOG_SEGMENT, PAGES_SEGMENT):
+        path = segment(root, number)
         whole = path.read_bytes()
         for _ in range(15):
-            data = bytearray(whole)
-            data[rng.randrange(64, len(data))] ^= 1 << rng.randrange(8)
-            path.write_bytes(bytes(data))
+            path.write_bytes(whole)
+            flip(path, rng.randrange(64, len(whole)) * 8 + rng.randrange(8))
             shutil.rmtree(root / "catalog")
             report = Store.rebuild_catalog(root, catalog_bytes=1 << 24)
             with write_store(root) as store:
@@ -132,7 +127,7 @@ def test_damage_costs_only_what_is_damaged(folder: Path) -> None:
                         assert store.token_ids(1, token, token + 1).tolist() == model.ids[token : token + 1]
                     except RecordDamaged:
                         assert report.problems
-            path.write_bytes(whole)
+        path.write_bytes(whole)
 
 
 def test_a_whole_catalog_is_not_rebuilt(folder: Path) -> None:
@@ -147,17 +142,6 @@ def test_a_whole_catalog_is_not_rebuilt(folder: Path) -> None:
         assert_session(store, model)
 
 
-class StopsAt(Disk):
-    """Raises at a step."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def reached(self, step: Step) -> None:
-        if step is self._step:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("step", [Step.COMMIT_PREPARED, Step.CATALOG_REMOVED, Step.CATALOG_REBUILT])
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_rebuilding_that_breaks_off_is_done_again(folder: Path, step: Step, lost: bool) -> None:
@@ -168,7 +152,7 @@ def test_a_rebuilding_that_breaks_off_is_done_again(folder: Path, step: Step, lo
     else:
         (root / "catalog" / "data.mdb").write_bytes(b"not a catalog" * 1000)
     with pytest.raises(KeyboardInterrupt):
-        Store.rebuild_catalog(root, catalog_bytes=1 << 24, disk=StopsAt(step))
+        Store.rebuild_catalog(root, catalog_bytes=1 << 24, disk=DiesAt(step))
     if step is not Step.CATALOG_REBUILT:
         with pytest.raises(StoreError):
             write_store(root)

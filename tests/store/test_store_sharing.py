@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,18 +15,18 @@ from livingkv.errors import StoreError, StoreLocked
 from livingkv.store import Store
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.making import CATALOG
+from tests.store.other_process import run, start
 from tests.store.store_cases import (
-    SessionModel,
     assert_session,
     assert_whole,
     filled_store,
-    make_append,
+    grown,
+    new_session,
     new_store,
     read_store,
     write_store,
 )
 
-REPOSITORY = Path(__file__).parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -42,9 +39,7 @@ time.sleep(60)
 
 def test_a_second_writer_is_refused_and_a_dead_one_forgotten(folder: Path) -> None:
     model = filled_store(folder / "store")
-    command = [sys.executable, "-c", HOLD, str(folder / "store")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+    with start("-c", HOLD, folder / "store") as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         for open_store in (write_store, new_store):
@@ -98,9 +93,7 @@ def test_a_forked_child_may_not_use_the_parents_store(folder: Path) -> None:
         child.join()
         assert all("before a fork" in error for error in errors), errors
         assert n_sessions == "1"
-        append = make_append(model, random.Random(1))
-        store.append(append)
-        assert_session(store, model.applied(append))
+        assert_session(store, grown(store, model, random.Random(1)))
     write_store(folder / "store").close()
 
 
@@ -153,9 +146,7 @@ def test_threads_read_while_one_appends(folder: Path) -> None:
         for thread in threads:
             thread.start()
         for _ in range(40):
-            append = make_append(known, rng, n_tokens=9)
-            writer.append(append)
-            known = known.applied(append)
+            known = grown(writer, known, rng, n_tokens=9)
         is_done.set()
         for thread in threads:
             thread.join()
@@ -166,12 +157,8 @@ def test_threads_read_while_one_appends(folder: Path) -> None:
 def test_the_catalogs_map_grows_under_readers(folder: Path) -> None:
     model = filled_store(folder / "store")
     rng = random.Random(3)
-    command = [sys.executable, "-c", READ_WHEN_TOLD, str(folder / "store")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with (
-        subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other,
+        start("-c", READ_WHEN_TOLD, folder / "store") as other,
         Store.open(folder / "store", mode="write", catalog_bytes=1 << 18) as writer,
         Store.open(folder / "store", mode="read", catalog_bytes=1 << 18) as reader,
     ):
@@ -179,9 +166,7 @@ def test_the_catalogs_map_grows_under_readers(folder: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == f"{len(model.ids)}\n"
         for _ in range(8):
-            append = make_append(model, rng, n_tokens=11, page_bytes=30_000)
-            writer.append(append)
-            model = model.applied(append)
+            model = grown(writer, model, rng, n_tokens=11, page_bytes=30_000)
             assert reader.read_tail(1)[1] == model.tail
         assert (folder / "store" / "catalog" / "data.mdb").stat().st_size > 1 << 18
         other.stdin.write("\n")
@@ -204,10 +189,7 @@ with Store.open(Path(sys.argv[1]), mode="write") as store:
 
 def test_a_process_with_little_address_space_uses_a_smaller_map(folder: Path) -> None:
     filled_store(folder / "store")
-    command = [sys.executable, "-c", LITTLE_ADDRESS_SPACE, str(folder / "store")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run("-c", LITTLE_ADDRESS_SPACE, folder / "store")
 
 
 READ_WHEN_TOLD = """
@@ -224,12 +206,10 @@ with Store.open(Path(sys.argv[1]), mode="read", catalog_bytes=1 << 18) as store:
 def test_the_catalog_does_not_grow_with_rewritten_tails(folder: Path) -> None:
     rng = random.Random(9)
     with new_store(folder / "store") as store:
-        model = SessionModel(store.create_session("main").session_id, "main")
+        model = new_session(store)
         sizes = []
         for _ in range(150):
-            append = make_append(model, rng, n_tokens=1, page_bytes=40_000)  # tails of 0 to 120,000 bytes
-            store.append(append)
-            model = model.applied(append)
+            model = grown(store, model, rng, n_tokens=1, page_bytes=40_000)  # tails of 0 to 120,000 bytes
             sizes.append((folder / "store" / "catalog" / "data.mdb").stat().st_size)
         assert store.read_tail(1)[1] == model.tail
     assert sizes[-1] < 5 * 120_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +10,17 @@ import pytest
 
 from livingkv.errors import FingerprintMismatch, FormatUnsupported, LivingKVError, RecordDamaged, SessionExists
 from livingkv.store import Store, portable_text
+from tests.store.damage import PAGES_SEGMENT, segment
 from tests.store.store_cases import (
     FINGERPRINT,
     SessionModel,
     assert_session,
     assert_whole,
     filled_store,
-    make_append,
+    grown,
     new_store,
     read_store,
+    rebuild,
     write_store,
 )
 
@@ -41,18 +42,15 @@ def test_there_and_back(folder: Path) -> None:
         moved = replace(model, session_id=row.session_id)
         assert_session(store, moved)
         assert_whole(store)
-        append = make_append(moved, random.Random(1), n_tokens=9)
-        store.append(append)
-        assert_session(store, moved.applied(append))
+        after = grown(store, moved, random.Random(1), n_tokens=9)
+        assert_session(store, after)
         with pytest.raises(SessionExists):
             store.import_session(folder / "main.lkv")
-    shutil.rmtree(folder / "two" / "catalog")
-    assert Store.rebuild_catalog(folder / "two", catalog_bytes=1 << 24).problems == ()
+    rebuild(folder / "two")
     with write_store(folder / "two") as store:
-        moved = moved.applied(append)
         if store.session("main").needs_tail:
-            store.replace_pages(moved.session_id, {}, tail=moved.tail)
-        assert_session(store, moved)
+            store.replace_pages(after.session_id, {}, tail=after.tail)
+        assert_session(store, after)
         assert_whole(store)
 
 
@@ -107,7 +105,7 @@ def test_what_was_cut_or_changed_is_refused(folder: Path) -> None:
 
 def test_an_export_of_a_damaged_session_leaves_no_file(folder: Path) -> None:
     filled_store(folder / "one")
-    path = folder / "one" / "segments" / "00000002.seg"
+    path = segment(folder / "one", PAGES_SEGMENT)
     path.write_bytes(path.read_bytes()[:200])
     with read_store(folder / "one") as store:
         with pytest.raises(RecordDamaged):

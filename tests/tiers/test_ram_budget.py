@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.store.other_process import run
 from tests.tiers.tier_cases import PAGE_BYTES, paged_store
 
 BUDGET_BYTES = 64 << 20
@@ -20,17 +19,8 @@ BUDGET_BYTES = 64 << 20
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_stays_within_the_budget_and_does_not_creep(folder: Path) -> None:
     paged_store(folder, 1000)
-    command = [sys.executable, "-m", "tests.tiers.budget_reader", folder, PAGE_BYTES, BUDGET_BYTES, 10_000]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    result = json.loads(done.stdout)
+    sizes = map(str, (PAGE_BYTES, BUDGET_BYTES, 10_000))
+    result = json.loads(run("-m", "tests.tiers.budget_reader", folder, *sizes))
     grown = result["grown_bytes"]
     assert result["n_evicted"] > 5000
     assert max(grown) <= BUDGET_BYTES * 1.02

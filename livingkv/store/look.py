@@ -1,0 +1,112 @@
+"""The verbs of a store that only look: sessions, sources, pages, text, sentences, counts and damage.
+
+Knows which verbs must read again after a commit moved a record under them; how to read is `Reading`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from livingkv.results import CheckReport
+from livingkv.store.catalog import Catalog
+from livingkv.store.check import check_store
+from livingkv.store.disk import Disk
+from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.reading import Reading
+from livingkv.store.rows import Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.segment_reader import SegmentReader, Wanted
+from livingkv.store.sentences import Sentences
+from livingkv.store.stats import measure_store
+
+
+class StoreLook:
+    """Base of `Store`: the verbs that change nothing."""
+
+    path: Path
+    fingerprint: Fingerprint
+    _catalog: Catalog
+    _reading: Reading
+    _sentences: Sentences
+    _segments: SegmentReader
+    _disk: Disk
+
+    def session(self, name_or_id: str | int) -> SessionRow:
+        """A session by its name or id. Raises SessionNotFound."""
+        return self._reading.session(name_or_id)
+
+    def sessions(self) -> list[SessionRow]:
+        """All sessions, oldest first."""
+        return self._reading.sessions()
+
+    def sources(self, session_id: int) -> list[SourceRow]:
+        """What a session holds of each of its sources, oldest first. Raises SessionNotFound."""
+        return self._reading.sources(session_id)
+
+    def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
+        """What a session holds of one source, or None if nothing. Raises SessionNotFound."""
+        return self._reading.source(session_id, name, digest)
+
+    def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
+        """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.
+
+        Raises PageDamaged (the first damaged page, naming session, page, segment and offset), PageDropped for one whose
+        KV is not kept (rebuild it from the text), InputError for a page
+        that the session does not have, SessionNotFound or FormatUnsupported.
+        """
+        return self._catalog.settled(lambda: self._reading.read_pages(session_id, pages))
+
+    def locate_pages(self, session_id: int, pages: Sequence[int]) -> list[Wanted]:
+        """Where pages stand now and what their records must say, in the order asked for. Raises as `read_pages`.
+
+        For readers with memory of their own (livingkv.tiers), who read and verify with `segments`.
+        """
+        return self._reading.locate_pages(session_id, pages)
+
+    @property
+    def segments(self) -> SegmentReader:
+        """The store's open segments, closed with the store."""
+        return self._segments
+
+    @property
+    def disk(self) -> Disk:
+        """The file layer that the store was opened with."""
+        return self._disk
+
+    def read_tail(self, session_id: int) -> tuple[int, bytes]:
+        """The first token of a session's tail, and its bytes, verified. Raises PageDamaged or SessionNotFound."""
+        return self._reading.read_tail(session_id)
+
+    def token_ids(self, session_id: int, token_lo: int, token_hi: int) -> TokenIds:
+        """Token ids [token_lo, token_hi) of a session, int32. Raises InputError, RecordDamaged or SessionNotFound."""
+        return self._catalog.settled(lambda: self._reading.token_ids(session_id, token_lo, token_hi))
+
+    def text(self, session_id: int, byte_lo: int = 0, byte_hi: int | None = None) -> bytes:
+        """Text bytes [byte_lo, byte_hi) of a session, to its end by default, exactly as they were appended.
+
+        Raises InputError, RecordDamaged or SessionNotFound.
+        """
+        return self._catalog.settled(lambda: self._reading.text(session_id, byte_lo, byte_hi))
+
+    def sentence(self, sentence_id: int) -> Sentence:
+        """One sentence. Raises InputError for an id that the store does not have, or RecordDamaged."""
+        return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
+
+    def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged."""
+        return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
+
+    def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
+        """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
+
+        In order, the sentence itself included. Raises as `sentence`.
+        """
+        return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
+
+    def stats(self) -> StoreStats:
+        """Counts, and bytes by part from the real sizes of the files."""
+        return measure_store(self.path, self._catalog)
+
+    def check(self) -> CheckReport:
+        """Verify every record, the catalog and that they agree. Reads the whole store; never raises for damage."""
+        return check_store(self.path, self._disk, self._catalog, self._reading, self._segments, self.fingerprint)

@@ -1,0 +1,148 @@
+"""The store and the model of one memory, each open from its first use on, and agreeing with one another.
+
+Knows fingerprints, labels and codecs; knows no index, no hot window and no question. A store that does not exist is
+made by the first write, because its fingerprint needs a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from time import perf_counter
+
+from livingkv.codec_gate import require_codec
+from livingkv.engine import Engine
+from livingkv.errors import InputError, RecordDamaged, StoreNotFound, StoreUnwritable
+from livingkv.models import LoadedModel, load_model
+from livingkv.settings import DEFAULT_CODEC, CodecName, Settings
+from livingkv.store import Store
+
+
+class StoreAndModel:
+    """Base of `Home`: what everything else in it stands on. Not thread-safe."""
+
+    def __init__(
+        self, path: Path, model: str | LoadedModel | None, settings: Settings | None, *, read_only: bool, create: bool
+    ) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.load_ms = 0.0
+        self._model = model
+        self._asked_settings = settings
+        self._closing = contextlib.ExitStack()
+        self._store: Store | None = None
+        self._engine: Engine | None = None
+        try:
+            self._open(path, model, create=create)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self, path: Path, model: str | LoadedModel | None, *, create: bool) -> None:
+        try:
+            self._store = Store.open(path, mode="read" if self.read_only else "write")
+        except StoreNotFound:
+            if self.read_only or not create:
+                raise
+        else:
+            self._closing.callback(self._store.close)
+            self._agree_on_codec(self._store)
+            if not self.read_only:
+                self._limit_disk(self._store)
+        if isinstance(model, LoadedModel) and self._store is not None:
+            self._store.fingerprint.require(self.engine().fingerprint(), path)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._asked_settings or Settings()
+
+    @property
+    def n_sinks(self) -> int:
+        """How many first tokens of a session are always attended: a property of the store."""
+        label = self.store().labels.get("n_sinks")
+        return int(label) if label is not None else len(self.engine().words.framing.prologue)
+
+    @property
+    def model_label(self) -> str:
+        """What the store's model is found by."""
+        return self._label("model")
+
+    def _label(self, name: str) -> str:
+        label = self.store().labels.get(name)
+        if label is None:
+            raise RecordDamaged(
+                f"{self.path}: its manifest lacks the label {name!r}; restore manifest.json from a backup"
+            )
+        return label
+
+    @property
+    def codec(self) -> CodecName:
+        """The store's page codec, or that of the settings while there is no store."""
+        if self._store is not None:
+            return "int8" if self._store.fingerprint.codec == "int8" else "lossless"
+        return self.settings.codec or DEFAULT_CODEC
+
+    def _agree_on_codec(self, store: Store) -> None:
+        asked = self._asked_settings
+        if asked is not None and asked.codec not in (None, store.fingerprint.codec):
+            allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
+            raise InputError("settings.codec", asked.codec, allowed)
+
+    def _limit_disk(self, store: Store) -> None:
+        wish = self.settings.disk_budget_bytes
+        if wish is not None:
+            store.limit_disk(None if wish == "unlimited" else wish)
+
+    def store(self) -> Store:
+        """The store. Raises StoreNotFound while nothing was ever written."""
+        if self._store is None:
+            raise StoreNotFound(f"there is no store at {self.path}: ingest something into it first")
+        return self._store
+
+    def writable_store(self) -> Store:
+        """The store, made now if it does not exist; its model is checked. Raises StoreUnwritable when opened
+        read-only."""
+        if self.read_only:
+            raise StoreUnwritable(f"{self.path} was opened read-only: open it for writing")
+        engine = self.engine()
+        if self._store is None:
+            require_codec(engine)
+            self._store = Store.open(
+                self.path,
+                mode="write",
+                fingerprint=engine.fingerprint(),
+                create=True,
+                labels=engine.labels(),
+            )
+            self._closing.callback(self._store.close)
+            self._limit_disk(self._store)
+        return self._store
+
+    @property
+    def loaded_engine(self) -> Engine | None:
+        """The model if it is loaded already."""
+        return self._engine
+
+    def engine(self) -> Engine:
+        """The model, loaded now if need be, and checked against the store. Raises ModelError or FingerprintMismatch."""
+        if self._engine is None:
+            started = perf_counter()
+            model = self._model
+            if model is None and self._store is not None:
+                model = self._label("model")
+            if not isinstance(model, LoadedModel):
+                model = load_model(model)
+            if self.settings.placement == "dual_chunk" and model.dual_chunk is None:
+                allowed = "a model with dual-chunk positions is needed; compact and absolute work with every model"
+                raise InputError("settings.placement", "dual_chunk", allowed)
+            engine = Engine.of(model, self.codec)
+            if self._store is not None:
+                self._store.fingerprint.require(engine.fingerprint(), self.path)
+            self._engine = engine
+            self.load_ms += (perf_counter() - started) * 1000.0
+        return self._engine
+
+    def close(self) -> None:
+        """Close the store. A second call does nothing."""
+        self._closing.close()
