@@ -12,7 +12,7 @@ from pathlib import Path
 from livingkv.errors import LivingKVError, RecordDamaged
 from livingkv.store.catalog import Changes
 from livingkv.store.disk import Disk
-from livingkv.store.items import ChunkItem, PageItem, PageState, SegmentItem
+from livingkv.store.items import ChunkItem, PageItem, PageState
 from livingkv.store.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
