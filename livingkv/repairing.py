@@ -7,13 +7,14 @@ the lost one attended.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import PageDamaged
+from livingkv.errors import PageDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.results import Repaired
 from livingkv.settings import PAGE_TOKENS, Settings
@@ -79,6 +80,32 @@ def repair_session(
     return Repaired(session.name, tuple(bad), tail=not has_tail)
 
 
+def reread_window(store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> HotWindow:
+    """The hot window of a session whose KV a disk budget took: read again from the last place where a window can be
+    restored. Its pages are put back into the store as far as the budget has room; that it has none does not matter.
+
+    Raises PageDamaged for a page that is damaged, RecordDamaged, ModelError or StoreError.
+    """
+    missing = set(store.missing_pages(session.session_id))
+    n_pages = session.n_sealed_tokens // PAGE_TOKENS
+    start = next(page for page in range(n_pages, -1, -1) if not missing.intersection(_needed(page, settings)))
+    hot = _window_at(store, engine, settings, session, start, n_sinks)
+    _read(store, engine, session, hot, start * PAGE_TOKENS, session.n_tokens)
+    wanted = missing.intersection(_needed(n_pages, settings))
+    pages = {page: data for page, data in enumerate(hot.take_sealed(), start) if page in wanted}
+    with contextlib.suppress(StoreFull):
+        store.replace_pages(session.session_id, pages, hot.tail() if session.needs_tail else None)
+    return hot
+
+
+def _needed(page: int, settings: Settings) -> list[int]:
+    """The pages that the hot window of a session with `page` pages is restored from."""
+    if page == 0:
+        return []
+    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    return [*([0] if first else []), *range(first, page)]
+
+
 def _runs(pages: Sequence[int]) -> Iterator[list[int]]:
     """Neighbouring pages together, at most RUN_PAGES."""
     run: list[int] = []
@@ -96,12 +123,13 @@ def _window_at(
 ) -> HotWindow:
     """The hot window as it stood when the session had `page` pages and no tail."""
     hot = engine.hot_window(settings, n_sinks)
-    if page == 0:
+    needed = _needed(page, settings)
+    if not needed:
         return hot
     first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
-    wanted = [0] if first else []
-    pages = store.read_pages(session.session_id, [*wanted, *range(first, page)])
-    hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, b"")
+    pages = store.read_pages(session.session_id, needed)
+    has_sinks = first > 0
+    hot.restore(pages[has_sinks:], first, pages[0] if has_sinks else None, b"")
     return hot
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from livingkv import Memory, Settings
 from livingkv.codec import KV
-from livingkv.errors import FingerprintMismatch, InputError, SessionNotFound
+from livingkv.errors import FingerprintMismatch, InputError, SessionNotFound, StoreFull
 from livingkv.migrating import migrate
 from livingkv.results import Mode
+from livingkv.store import Store
 from tests.memory.test_damaged_pages import damage_all_pages
 from tests.tiny import tiny_model
 
@@ -233,3 +235,35 @@ def test_migration_reads_the_kept_text_again(store: Path, other: str) -> None:
         assert memory.check().problems == ()
     with pytest.raises(InputError, match="earlier migration"):
         migrate(store, model=model, settings=settings)
+
+
+@pytest.mark.parametrize("dropped_from", [20, 0])
+def test_a_session_whose_kv_a_budget_took_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped_from: int
+) -> None:
+    """Its window is read again as a repair would; of its KV only that comes back, or nothing where there is no room."""
+    settings = Settings.from_dict({"window_tokens": 256, "block_tokens": 64, "commit_tokens": 64, "codec": "lossless"})
+    with Memory.open(tmp_path / "s", model=MODEL, settings=settings) as memory:
+        memory.ingest("doors", text=TEXT)
+        store, row = memory._home.store(), memory._home.store().session("default")
+        n_pages = row.n_sealed_tokens // 64
+        windows = []
+        for budget in (None, 64 << 20):
+            store.limit_disk(budget)
+            store.drop_pages(row.session_id, range(dropped_from, n_pages))
+            if budget and dropped_from == 0:
+                monkeypatch.setattr(Store, "replace_pages", raise_full)
+            memory._home.let_go()
+            with memory._home.hot_window(row) as hot:
+                space = hot.branch(1)
+                windows.append(space.view(space.start, space.end))
+        for one, other in zip(*windows, strict=True):
+            assert torch.allclose(one, other, atol=1e-3)
+        kept = n_pages - 4 if dropped_from else n_pages
+        assert store.missing_pages(row.session_id) == list(range(dropped_from, kept)), "four pages are the window"
+        assert memory.chat("And then?", max_tokens=3).n_tokens > row.n_tokens
+
+
+def raise_full(*_: object) -> None:
+    """No room."""
+    raise StoreFull("no room")
