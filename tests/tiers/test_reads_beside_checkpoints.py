@@ -62,11 +62,12 @@ def test_a_read_never_waits_a_second_for_a_checkpoint(folder: Path) -> None:
     with new_store(folder / "store", segment_bytes=1 << 28) as store:
         model = SessionModel(store.create_session("main").session_id, "main")
 
-        def checkpoint() -> None:
+        def checkpoints(n: int) -> None:
             nonlocal model
-            append = make_append(model, rng, n_tokens=CHECKPOINT_PAGES * PAGE_TOKENS, page_bytes=PAGE_BYTES)
-            store.append(append)
-            model = model.applied(append)
+            for _ in range(n):
+                append = make_append(model, rng, n_tokens=CHECKPOINT_PAGES * PAGE_TOKENS, page_bytes=PAGE_BYTES)
+                store.append(append)
+                model = model.applied(append)
 
         def plain_writes() -> None:
             with (folder / "plain").open("wb") as file:
@@ -75,10 +76,8 @@ def test_a_read_never_waits_a_second_for_a_checkpoint(folder: Path) -> None:
                     file.flush()
                     os.fsync(file.fileno())
 
-        checkpoint()
+        checkpoints(1)
         _, beside_plain = worst_read_s(store, model.session_id, plain_writes)
-        n_reads, beside_checkpoints = worst_read_s(
-            store, model.session_id, lambda: [checkpoint() for _ in range(N_CHECKPOINTS)].clear()
-        )
+        n_reads, beside_checkpoints = worst_read_s(store, model.session_id, lambda: checkpoints(N_CHECKPOINTS))
     assert n_reads > N_CHECKPOINTS, "there was reading between and beside checkpoints"
     assert beside_checkpoints < LONGEST_S + beside_plain, "a busy machine makes plain writes wait as well"
