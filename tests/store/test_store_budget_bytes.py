@@ -163,3 +163,17 @@ def test_the_rest_of_a_last_block_is_not_taken_for_dead(folder: Path) -> None:
         assert held_by_file_system(root) <= BUDGET // 2
         assert len(list((root / "segments").iterdir())) <= 4
         assert_session(store, model.without_pages(frozenset(store.missing_pages(model.session_id))))
+
+
+def test_an_encrypted_session_and_a_budget_leave_one_another_in_the_manifest(folder: Path) -> None:
+    pytest.importorskip("cryptography")
+    root = folder / "store"
+    with budgeted(root, budget=None) as store:
+        store.limit_disk(BUDGET)
+        store.create_session("secret", encrypt=True)
+        store.limit_disk(2 * BUDGET)
+    values = json.loads((root / "manifest.json").read_bytes())
+    assert (values["features"], values["disk_budget_bytes"]) == (["encryption"], 2 * BUDGET)
+    with budgeted(root, budget=None) as store:
+        assert store.disk_budget_bytes == 2 * BUDGET
+        assert_whole(store)
