@@ -15,7 +15,7 @@ from livingkv.errors import LivingKVError, RecordDamaged
 from livingkv.store.catalog import Changes
 from livingkv.store.disk import Disk
 from livingkv.store.events import name_in, with_name
-from livingkv.store.items import ChunkItem, PageItem, PageState, SegmentItem
+from livingkv.store.items import ChunkItem, PageItem, PageState
 from livingkv.store.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -53,17 +53,27 @@ class Living:
             if item.state is PageState.PRESENT:
                 self.rows[item.location.segment][item.location].append((session_id, page, item))
 
-    def dead_share(self, number: int, item: SegmentItem) -> float:
-        """The share of a segment's records, in bytes, that no row leads to."""
-        total = item.committed - SEGMENT_HEADER_BYTES
+    def dead_share(self, number: int, total: int) -> float:
+        """The share of `total` bytes of a segment that are not of records which a row leads to."""
         living = sum(record_bytes(place.length) for place in self.rows[number])
         return (total - living) / total if total > 0 else 0.0
 
-    def victims(self, least_dead: float, old_names: OldNames) -> list[int]:
-        """Segments worth moving, those with the most dead bytes first; one that holds an old name always is."""
-        shares = {number: self.dead_share(number, item) for number, item in self.segments.items()}
+    def victims(
+        self, least_dead: float, held: Mapping[int, int] | None = None, old_names: OldNames | None = None
+    ) -> list[int]:
+        """Segments worth moving, those with the largest share of dead bytes first.
+
+        old_names: given if one that holds an old name is worth it, too.
+        held: what each segment takes on disk now, if holes are not to count; what is never dead is the rest of a
+        file's last block.
+        """
+        totals = {number: item.committed - SEGMENT_HEADER_BYTES for number, item in self.segments.items()}
+        if held is not None:
+            totals = {number: min(total, held.get(number, 0)) for number, total in totals.items()}
+        shares = {number: self.dead_share(number, total) for number, total in totals.items()}
         worth = {number for number, share in shares.items() if share > 0 and share >= least_dead}
-        worth |= old_names.segments(self)
+        if old_names is not None:
+            worth |= old_names.segments(self)
         return sorted(worth, key=lambda number: -shares[number])
 
 
