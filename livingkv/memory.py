@@ -149,6 +149,8 @@ class Memory(Keeping):
         asking = Asking(self._home, question)
         probed = asking.probe(session)
         judged, verdict = asking.judge(probed)
+        if mode == "auto":
+            verdict = asking.affordable(verdict, probed, judged)
         chosen = verdict.mode if mode == "auto" else mode
         passages = asking.passages(chosen, probed, judged[: verdict.n_recalled])
         if (mode == "auto" and not verdict.confident) or (chosen in ("kv", "ground") and not passages):
@@ -223,8 +225,9 @@ class Memory(Keeping):
         return store.text(store.session(session).session_id)
 
     def stats(self) -> Stats:
-        """Counts and bytes, everything that takes disk space named. Needs no model."""
-        return store_stats(self._home.store())
+        """Counts and bytes, everything that takes disk space named, and what this memory's tiers did so far. Needs no
+        model."""
+        return store_stats(self._home.store(), self._home.tier_stats())
 
     def check(self) -> CheckReport:
         """Verify everything that is stored, the index included. Needs no model; never raises for damage, it reports
