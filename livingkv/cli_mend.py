@@ -98,10 +98,12 @@ def migrate(
     chosen = chosen_model(model, weights, dual_chunk)
     if chosen is None and codec is None:
         raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
+    from livingkv.migrating import finish_swap
     from livingkv.migrating import migrate as migrate_store
     from livingkv.settings import Settings
     from livingkv.store import Store
 
+    finish_swap(Path(store))
     with Store.open(store, mode="read") as opened:
         settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec, "key_folder": key_folder})
     with count_bar("sessions read") as show:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from livingkv.errors import KeyMissing, LivingKVError, RecordDamaged
+from livingkv.errors import KeyMissing, LivingKVError, RecordDamaged, StoreError
 from livingkv.results import CheckReport
 from livingkv.store.catalog import Catalog
 from livingkv.store.check_segments import SegmentCheck
@@ -109,12 +109,9 @@ class _Facts:
 
     def check_records(self, reader: SegmentReader, reading: Reading) -> None:
         """Read every page and chunk that the catalog lists; those without a key as far as their checksums."""
-        try:
-            keys = {item.key_id for item in self.sessions.values()}
-            locked = {key_id for key_id in keys if not reading.vault.can_open(key_id)}
-        except RecordDamaged as error:
-            self.problems.append(str(error))
-            return
+        keys = {item.key_id for item in self.sessions.values()}
+        locked = {key_id for key_id in keys if not reading.vault.can_open(key_id)}
+        self.problems += filter(None, (_key_problem(reading, key_id) for key_id in sorted(locked)))
         self._locked = {session_id for session_id, item in self.sessions.items() if item.key_id in locked}
         self._check_pages(reader, reading)
         places = list(self.chunks)
@@ -224,3 +221,14 @@ def _differences(chunk: Chunk, item: ChunkItem, *, is_shared: bool) -> list[str]
     if any(not 0 <= lo <= hi <= chunk.n_tokens for lo, hi in zip(token_lo, token_hi, strict=True)):
         lines.append("a sentence's tokens lie outside the chunk")
     return lines
+
+
+def _key_problem(reading: Reading, key_id: bytes) -> str | None:
+    """What is wrong with the file of a key; None for one that is not there: it may be elsewhere on purpose."""
+    try:
+        reading.vault.require(key_id, "a session")
+    except KeyMissing:
+        return None
+    except StoreError as error:
+        return str(error)
+    return None

@@ -421,6 +421,21 @@ def test_a_damaged_key_file_is_named(folder: Path) -> None:
         assert any(path.name in problem for problem in store.check().problems)
 
 
+def test_the_rest_of_a_store_goes_on_beside_a_damaged_key_file(folder: Path) -> None:
+    with new_store(folder / "s") as store:
+        model = filled(store)
+    (path,) = keys_in(folder / "s" / KEYS)
+    path.write_bytes(b"")
+    with open_again(folder / "s") as store:
+        assert not store.has_key(model.session_id)
+        assert store.sentences_after(None, 100) == []
+        plain = store.create_session("plain")
+        assert len(store.check().problems) == 1
+        store.forget_session(model.session_id)
+        assert [row.name for row in store.sessions()] == [plain.name] and keys_in(folder / "s" / KEYS) == []
+        assert store.check().problems == ()
+
+
 def test_a_store_gets_the_feature_with_its_first_encrypted_session(folder: Path) -> None:
     with new_store(folder / "s") as store:
         store.create_session("plain")
