@@ -21,6 +21,7 @@ from livingkv.cli_options import (
     Codec,
     Debug,
     DiskBudget,
+    Embedder,
     Json,
     Model,
     OneSession,
@@ -86,6 +87,7 @@ def ingest(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Keep no KV in a new session: it is fast, and recall reads again.")
     ] = False,
+    embedder: Embedder = None,
     disk_budget: DiskBudget = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -106,7 +108,7 @@ def ingest(
     from livingkv.cli_ingest import ingest_sources
 
     def opened() -> Memory:
-        settings = chosen_settings(codec=codec, disk_budget=disk_budget)
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget, embedder=embedder)
         return open_memory(store, model=model, settings=settings, create=True)
 
     ingest_sources(opened, sources, session, kv=not text_only, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The verbs that read kept text again: repair and migrate.
+"""The verbs that read kept text again: repair, reembed and migrate.
 
 Knows what each of them prints; knows nothing of how KV is made anew.
 """
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from livingkv.cli_options import Codec, Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_options import EMBEDDERS, Codec, Debug, Json, Model, OneSession, StorePath, open_memory
 from livingkv.cli_process import ExitCode
 
 mend_app = typer.Typer()
@@ -41,6 +41,33 @@ def repair(
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
     return ExitCode.FAILED if rebuilt is not None and rebuilt.problems else ExitCode.OK
+
+
+@mend_app.command()
+def reembed(
+    store: StorePath,
+    embedder: Annotated[str, typer.Option("--embedder", metavar="E", help=EMBEDDERS, show_default=False)],
+    model: Model = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make the vectors that find sentences by meaning anew, with another embedder.
+
+    They are made from the kept text and swapped in at once. Broken off, the
+    old ones stand. Texts and KV are not touched.
+
+    \b
+    Examples:
+      livingkv reembed notes.lkv --embedder states
+      livingkv reembed notes.lkv --embedder minilm
+      livingkv reembed notes.lkv --embedder intfloat/multilingual-e5-small
+    """
+    from livingkv.cli_progress import count_bar
+    from livingkv.cli_receipts import print_reembedded
+
+    with open_memory(store, model=model, create=False) as memory, count_bar("embedding sentences") as show:
+        done = memory.reembed(embedder, progress=show)
+    print_reembedded(done, as_json=as_json)
 
 
 @mend_app.command()

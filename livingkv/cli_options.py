@@ -50,6 +50,10 @@ DiskBudget = Annotated[
         show_default=False,
     ),
 ]
+EMBEDDERS = "What finds by meaning: tokens, states, minilm, or a sentence-transformers name or folder."
+Embedder = Annotated[
+    str | None, typer.Option("--embedder", metavar="E", help=f"In a new store. {EMBEDDERS}", show_default=False)
+]
 RamBudget = Annotated[
     int | None,
     typer.Option(
@@ -68,11 +72,16 @@ def open_memory(
 
 
 def chosen_settings(
-    *, codec: Codec | None = None, disk_budget: int | None = None, ram_budget: int | None = None
+    *,
+    codec: Codec | None = None,
+    disk_budget: int | None = None,
+    ram_budget: int | None = None,
+    embedder: str | None = None,
 ) -> Settings | None:
     """The settings that the options ask for; None for no wish."""
     from livingkv.settings import Settings
 
-    wishes = {"codec": codec, "disk_budget_bytes": disk_budget, "ram_budget_bytes": ram_budget}
+    wishes: dict[str, object] = {"codec": codec, "disk_budget_bytes": disk_budget, "ram_budget_bytes": ram_budget}
+    wishes["embedder"] = embedder
     wishes = {name: value for name, value in wishes.items() if value is not None}
     return Settings.from_dict(wishes) if wishes else None

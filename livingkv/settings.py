@@ -42,6 +42,8 @@ class Settings:
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
     pages goes first, text and index stay. None: no limit.
+    embedder: what makes the dense channel: "tokens", "states", "minilm", or a model of sentence-transformers. None: what
+    the index has, "tokens" for a new one.
     ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.
@@ -57,6 +59,7 @@ class Settings:
     max_line_bytes: int = 1 << 20
     disk_budget_bytes: int | None = None
     ram_budget_bytes: int = 1 << 28
+    embedder: str | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -66,6 +69,8 @@ class Settings:
         for name in ("window_tokens", "block_tokens", "commit_tokens"):
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
+        if self.embedder is not None and not (isinstance(self.embedder, str) and self.embedder.strip()):
+            raise InputError("settings.embedder", repr(self.embedder), "a name or a folder is allowed")
         budget = self.disk_budget_bytes
         if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1 << 20):
             raise InputError(

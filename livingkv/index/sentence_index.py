@@ -6,7 +6,7 @@ its folder, `Index.recreate` and feeding it again from the store bring it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -16,6 +16,8 @@ from livingkv.index.durable import DurableIndex
 from livingkv.index.embedders import Embedder
 from livingkv.index.fusion import fuse
 from livingkv.index.hits import Entry, Found, Hit, best
+from livingkv.index.lexical import Document
+from livingkv.index.mixing import Floats
 from livingkv.index.pending import PendingSentences
 from livingkv.index.word_search import WordSearch
 
@@ -68,6 +70,18 @@ class Index:
             given = f"{embedder.id} ({embedder.dimension} numbers each)"
             where = self._durable.path
             raise EmbedderMismatch(f"the vectors of {where} are {held}, asked for {given}; use the same or rebuild it")
+        self._embedder = embedder
+
+    def reembed(self, embedder: Embedder, entries: Iterable[Sequence[Entry]]) -> None:
+        """Give every sentence a vector of this embedder, in one step that is durable on return; from then on it is the
+        index's own. Words, and readers in other processes, are not disturbed: they find by words until they open anew.
+
+        `entries` bring every sentence of the index, in batches. Raises IndexDamaged when some are missing, StoreFull,
+        StoreLocked or IndexFault: then the old vectors stand.
+        """
+        self._require_writer()
+        self.flush()
+        self._durable.replace_vectors(embedder.id, embedder.dimension, _embedded(embedder, entries))
         self._embedder = embedder
 
     @property
@@ -236,7 +250,18 @@ class Index:
         if not self._durable.lexical.reload():
             return
         state = self._durable.state
+        if self._embedder is not None and state.embedder_id != self._embedder.id:
+            self._embedder, self._pending, self._high_water = None, PendingSentences(), state.high_water
+            return  # the writer has chosen another embedder: by words alone until one is given
         if state.last_id is not None:
             self._pending.remove([one for one in self._pending.documents if one <= state.last_id], ())
         if state.high_water is not None:
             self._high_water = max(state.high_water, self._high_water or state.high_water)
+
+
+def _embedded(
+    embedder: Embedder, entries: Iterable[Sequence[Entry]]
+) -> Iterator[tuple[list[Document], Floats]]:
+    for batch in entries:
+        documents = [Document(entry.sentence_id, entry.session_id, ()) for entry in batch]
+        yield documents, embedder.embed([entry.text for entry in batch])
