@@ -1,6 +1,7 @@
 """Sentences of many kinds and languages, always the same: what all sentences have in common is measured on them.
 
-Knows words only. Any change to what `calibration_sentences` returns changes vectors, and so must raise CALIBRATION_VERSION.
+Knows words only. Any change to what `calibration_sentences` returns changes vectors, and so must raise
+CALIBRATION_VERSION.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _PLACES = """in the cellar,near the harbour,at the station,on the third floor,be
 clinic,under the stairs,on the shared drive,in the northern valley,next to the bakery,in the archive"""
 _TIMES = """last Tuesday,in March,before noon,after the storm,twice a year,at 7:45,in 1994,during the meeting,every
 Sunday,since the move,on 12 May,by the end of the week"""
-_VALUES = "14,£230,87 percent,6.2 kilometres,ER-5501,three days,42 litres,0x1F,half a page,nine people,-8 degrees,2.5 GB"
+_VALUES = (
+    "14,£230,87 percent,6.2 kilometres,ER-5501,three days,42 litres,0x1F,half a page,nine people,-8 degrees,2.5 GB"
+)
 _IDENTIFIERS = """max_retries,parse_header,UserAccount,buffer_size,load_config,timeout,row_count,OrderQueue,is_valid,
 mergeSort,cache_dir,Matrix"""
 

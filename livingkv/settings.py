@@ -42,8 +42,8 @@ class Settings:
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
     pages goes first, text and index stay. None: no limit.
-    embedder: what makes the dense channel: "tokens", "states", "minilm", or a model of sentence-transformers. None: what
-    the index has, "tokens" for a new one.
+    embedder: what makes the dense channel: "tokens", "states", "minilm", or a model of sentence-transformers. None:
+    what the index has, "tokens" for a new one.
     ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.

@@ -1,8 +1,8 @@
 """Sentences as vectors of the model's own states: the state from which it would say a sentence in one word.
 
 Knows a runner and token ids; knows no index and no store. A text is read alone, with `PROMPT` behind it, and the last
-hidden state of the last token is its vector (Jiang et al., Scaling Sentence Embeddings with Large Language Models, arXiv
-2307.16645, there "PromptEOL"). What all such states have in common is measured once for each model on
+hidden state of the last token is its vector (PromptEOL: Jiang et al., Scaling Sentence Embeddings with Large Language
+Models, arXiv 2307.16645). What all such states have in common is measured once for each model on
 `calibration_text`, never on what is stored, so that a vector stays the same whatever was embedded before.
 """
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 from torch import Tensor
 
 from livingkv.attention import Partition, attend
@@ -81,7 +82,7 @@ class StateEmbedder:
         width = int(runner.model.network.get_input_embeddings().weight.shape[1])
         self.dimension = min(width, MAX_DIMENSION)
         self.id = f"model-states-1.{CALIBRATION_VERSION}:{name}"
-        self._kept = cache / "embedders" / f"{hashlib.sha256(self.id.encode()).hexdigest()[:16]}.npz"
+        self._kept = cache / "embedders" / f"{hashlib.sha256(self.id.encode()).hexdigest()[:16]}.safetensors"
         self._common: CommonPart | None = None
 
     def embed(self, texts: Sequence[str]) -> Floats:
@@ -120,8 +121,9 @@ class StateEmbedder:
         return states
 
     def _read_kept(self) -> CommonPart | None:
-        with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(self._kept) as kept:
-            common = CommonPart(kept["mean"].astype(np.float32), kept["directions"].astype(np.float32))
+        with contextlib.suppress(OSError, SafetensorError, KeyError):
+            kept = load(self._kept.read_bytes())
+            common = CommonPart(kept["mean"], kept["directions"])
             if common.directions.shape == (_COMMON_DIRECTIONS, len(common.mean)):
                 return common
         return None
@@ -129,10 +131,10 @@ class StateEmbedder:
     def _keep(self, common: CommonPart) -> None:
         """Another process may do the same at the same time: whole files only. Without a writable cache it is measured
         again next time."""
-        draft = self._kept.with_name(f"{self._kept.stem}.{os.getpid()}.npz")
+        draft = self._kept.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(draft, mean=common.mean, directions=common.directions)
+            draft.write_bytes(save({"mean": common.mean, "directions": common.directions}))
             draft.replace(self._kept)
 
 

@@ -130,9 +130,7 @@ class DurableIndex:
             counts = f"{len(dense)} sentences, not {self.state.n_sentences}"
             raise IndexDamaged(f"the index at {self.path} was given {counts}; repair it first")
         file, size = dense.file_name, dense.size_bytes
-        state = replace(
-            self.state, embedder_id=embedder_id, dimension=dimension, vector_file=file, vector_bytes=size
-        )
+        state = replace(self.state, embedder_id=embedder_id, dimension=dimension, vector_file=file, vector_bytes=size)
         self.lexical.write((), state)
         self._dense = dense
         dense.remove_other_files()

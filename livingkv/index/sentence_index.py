@@ -259,9 +259,7 @@ class Index:
             self._high_water = max(state.high_water, self._high_water or state.high_water)
 
 
-def _embedded(
-    embedder: Embedder, entries: Iterable[Sequence[Entry]]
-) -> Iterator[tuple[list[Document], Floats]]:
+def _embedded(embedder: Embedder, entries: Iterable[Sequence[Entry]]) -> Iterator[tuple[list[Document], Floats]]:
     for batch in entries:
         documents = [Document(entry.sentence_id, entry.session_id, ()) for entry in batch]
         yield documents, embedder.embed([entry.text for entry in batch])

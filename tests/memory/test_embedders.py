@@ -21,6 +21,7 @@ TEXT = b"The roof leaks since May. The cat sleeps in the cellar. Rent is due on 
 @pytest.fixture
 def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateEmbedder:
     monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("livingkv.state_embedder._CALIBRATION_SENTENCES", 40)
     return Engine.of(tiny_model("qwen2"), "int8").state_embedder()
 
 
@@ -52,8 +53,8 @@ def test_states_of_a_batch_are_those_of_the_plain_network(states: StateEmbedder)
 
 def test_what_was_measured_is_kept_and_mended(states: StateEmbedder, tmp_path: Path) -> None:
     before = states.embed(["The cat sleeps."])
-    (kept,) = (tmp_path / "cache" / "embedders").glob("*.npz")
-    for content in (kept.read_bytes(), b"", b"PK\x03\x04 not an archive"):
+    (kept,) = (tmp_path / "cache" / "embedders").glob("*.safetensors")
+    for content in (kept.read_bytes(), b"", b"not what it was"):
         kept.write_bytes(content)
         again = Engine.of(tiny_model("qwen2"), "int8").state_embedder()
         assert np.allclose(again.embed(["The cat sleeps."]), before, atol=1e-5)
@@ -79,14 +80,15 @@ def test_the_choice_stays_with_the_store_until_it_is_changed(tmp_path: Path, sta
     with Memory.open(path, model=model) as memory:
         memory.forget(session="default", source="b.txt")
         assert kind(memory) == "token-embeddings"
-    with pytest.raises(InputError, match="reembed"), Memory.open(
-        path, model=model, settings=Settings(embedder="states")
-    ) as memory:
+    with (
+        pytest.raises(InputError, match="reembed"),
+        Memory.open(path, model=model, settings=Settings(embedder="states")) as memory,
+    ):
         memory.ask("Where does the cat sleep?", mode="extract")
 
 
 def kind(memory: Memory) -> str:
-    return (memory._home.index.current().embedder_id or "").rpartition("-")[0]
+    return (memory._home.index.current().embedder_id or "").partition(":")[0].rpartition("-")[0]
 
 
 def test_a_missing_extra_is_told_and_changes_nothing(
