@@ -63,7 +63,7 @@ class DenseIndex:
     def append(self, sentence_ids: Sequence[int], session_ids: Sequence[int], vectors: Floats) -> None:
         """Add rows of unit vectors [n, dim]; durable, but for others only when the state names the new size."""
         if len(sentence_ids):
-            codes = self._codes(vectors)
+            codes = self.codes(vectors)
             batch = Batch(np.asarray(sentence_ids, np.int64), np.asarray(session_ids, np.int64), codes)
             self.size_bytes = vector_file.append(self._folder / self.file_name, self.size_bytes, batch)
             self._take(batch)
@@ -92,7 +92,7 @@ class DenseIndex:
             allowed = np.isin(self._session_ids, np.fromiter(session_ids, np.int64, len(session_ids)))
             if not allowed.any():
                 return []
-        query = self._codes(vector[None])[0].astype(np.float32) - 128  # [dim]
+        query = self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
         scores, rows = self._flat.search(query, limit, allowed)
         scale = (self._limit / 127) ** 2
         return [
@@ -111,7 +111,8 @@ class DenseIndex:
         for batch in batches:
             self._flat.add(batch.codes)
 
-    def _codes(self, vectors: Floats) -> npt.NDArray[np.uint8]:
+    def codes(self, vectors: Floats) -> npt.NDArray[np.uint8]:
+        """Unit vectors [n, dim] as FORMAT.md stores them [n, dim]."""
         steps = np.rint(mixed(vectors) * np.float32(127 / self._limit)).clip(-127, 127)
         codes: npt.NDArray[np.uint8] = (steps + 128).astype(np.uint8)
         return codes

@@ -228,6 +228,7 @@ def test_verbs_that_only_look_make_no_store(verb: str, tmp_path: Path, livingkv:
         (["prune", "s", "--keep", "1", "--below", "1"], "--below"),
         (["prune", "s", "--keep", "-1"], "keep"),
         (["migrate", "s"], "--model"),
+        (["reembed", "s"], "--embedder"),
         (["migrate", "s", "--codec", "best"], "best"),
         (["fork", "s", "a"], "NEW"),
         (["rename", "s", "a"], "NEW"),
@@ -252,7 +253,7 @@ def test_debug_prints_the_traceback_before_the_line(tmp_path: Path, livingkv: Ru
 
 
 VERBS = ["ingest", "ask", "chat", "sessions", "stats", "check", "repair", "fork", "rename", "pin"]
-VERBS += ["forget", "prune", "export", "import", "defrag", "migrate", "model fetch", "model info"]
+VERBS += ["forget", "prune", "export", "import", "defrag", "migrate", "reembed", "model fetch", "model info"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
