@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import patch
 
 import faiss
 import numpy as np
@@ -90,6 +91,9 @@ def probes(folder: Path, embedder: TokenEmbedder, n: int) -> dict[str, Any]:
         kinds = {"needles": questions(), **{f"{k} words": long_questions(k) for k in (40, 100, 200)}}
         rows = {kind: timed([probe_of(index, text) for text in asked]) for kind, asked in kinds.items()}
         sessions = frozenset({2, 3})
+        with patch("livingkv.index.word_search.MOST_TERMS", 1 << 20):
+            for kind in ("needles", "40 words", "100 words", "200 words"):
+                rows[f"{kind}, all terms"] = timed([probe_of(index, text) for text in kinds[kind]])
         rows["needles, two sessions of seven"] = timed([probe_of(index, text, sessions) for text in questions()])
         return {"n_sentences": index.n_sentences, "built": built, "first_load": opened, "probes": rows,
                 "bytes_per_sentence": index.size_bytes / index.n_sentences}  # fmt: skip
