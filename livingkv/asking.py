@@ -18,6 +18,7 @@ from livingkv.generation import Generated, collect
 from livingkv.home import Home
 from livingkv.modes import Prepared, Preparing
 from livingkv.passages import Judged, Passage
+from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import Probed, alone_or_grown, judge_hits, passages_for, probe
 from livingkv.results import Answer, Evidence, Mode, Timings
 from livingkv.sampling import Sampler, Sampling
@@ -94,6 +95,17 @@ class Asking:
         """The hits as the model ranks them on their stored KV, and what that says."""
         judged = judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
         return judged, judge(judged)
+
+    def affordable(self, verdict: Verdict, probed: Probed, hits: Sequence[Judged]) -> Verdict:
+        """The verdict; with mode ground in the place of kv where the disk is slower than the model."""
+        if verdict.mode != "kv":
+            return verdict
+        passages = passages_for(self._home.store(), hits[: verdict.n_recalled], self._home.settings.recall_tokens)
+        spans = [Span(probed.session(each.session_id), each.token_lo, each.token_hi) for each in passages]
+        slow = slow_pages(self.engine, self._stored(), spans)
+        if slow is None:
+            return verdict
+        return replace(verdict, mode="ground", reason=f"one sentence stands out; {slow.reason}")
 
     def passages(self, mode: Mode, probed: Probed, hits: Sequence[Judged]) -> list[Passage]:
         """The hits grown within the budget; a single one for mode kv only as far as its neighbours help."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from livingkv.results import Hot, SessionInfo, Stats, Timings, Turn
+from livingkv.errors import KeyMissing
+from livingkv.results import Hot, SessionInfo, Stats, TierStats, Timings, Turn
 from livingkv.store import SessionRow, Store
+from livingkv.tiers import TierCounts
 
 
 def session_info(row: SessionRow) -> SessionInfo:
@@ -18,11 +20,28 @@ def session_info(row: SessionRow) -> SessionInfo:
         created_s=row.created_s,
         updated_s=row.updated_s,
         sources=row.sources,
+        encrypted=row.encrypted,
     )
 
 
-def store_stats(store: Store) -> Stats:
-    """A store's counts and bytes."""
+def tier_stats(counts: TierCounts, ram_budget_bytes: int) -> TierStats:
+    """What the tiers of an open memory hold and did."""
+    ram, disk = counts.ram, counts.lower[0]
+    return TierStats(
+        ram_bytes=ram.size_bytes,
+        ram_budget_bytes=ram_budget_bytes,
+        n_pages=ram.n_pages,
+        n_hits=ram.n_hits + ram.n_joined,
+        n_misses=ram.n_misses,
+        n_evicted=ram.n_evicted,
+        disk_pages=disk.n_pages,
+        disk_bytes=disk.n_bytes,
+        disk_seconds=disk.seconds,
+    )
+
+
+def store_stats(store: Store, tiers: TierStats | None = None) -> Stats:
+    """A store's counts and bytes, and what an open memory's tiers did."""
     stats = store.stats()
     return Stats(
         path=str(store.path),
@@ -36,14 +55,21 @@ def store_stats(store: Store) -> Stats:
         bytes_by_part=stats.bytes_by_part,
         bytes_per_token=stats.size_bytes / stats.n_tokens if stats.n_tokens else None,
         bf16_bytes_per_token=int(store.labels.get("bf16_bytes_per_token", 0)) or None,
+        held_bytes=stats.held_bytes,
+        disk_budget_bytes=stats.disk_budget_bytes,
+        tiers=tiers,
     )
 
 
 def hottest_sentences(store: Store, limit: int) -> list[Hot]:
-    """The sentences of a store that were recalled most and latest, warmest first."""
+    """The sentences of a store that were recalled most and latest, warmest first; without those of encrypted sessions
+    whose key is not there."""
     found = []
     for each in store.hottest(limit):
-        sentence = store.sentence(each.sentence_id)
+        try:
+            sentence = store.sentence(each.sentence_id)
+        except KeyMissing:
+            continue
         text, source, session = sentence.text.strip(), sentence.source, sentence.session
         found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))
     return found

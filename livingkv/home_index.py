@@ -16,6 +16,7 @@ from livingkv.errors import (
     IndexDamaged,
     IndexFault,
     InputError,
+    KeyMissing,
     RecordDamaged,
     SentenceForgotten,
     StoreFull,
@@ -35,6 +36,7 @@ class HomeIndex:
         self._index: Index | None = None
         self._name: str | None = None  # of the embedder that the index's vectors are made with
         self._made: tuple[str, Embedder] | None = None
+        self._in_memory: dict[int, int] = {}  # encrypted session: the last sentence that the index was given
         self._closing = contextlib.ExitStack()
 
     @property
@@ -58,6 +60,7 @@ class HomeIndex:
         return self._index
 
     def _opened_index(self) -> Index:
+        self._in_memory.clear()
         folder = self._folder
         try:
             index = Index.open(folder, None, mode="read" if self._base.read_only else "write")
@@ -105,12 +108,14 @@ class HomeIndex:
         index = self.current()
         index.reembed(embedder, self._all_entries(index.n_sentences, progress))
         self._name, self._made = name, (name, embedder)
+        self._in_memory.clear()
+        self._feed_encrypted(index)
         return embedder
 
     def _all_entries(self, n: int, progress: Callable[[int, int], None] | None) -> Iterator[list[Entry]]:
         store, done, last = self._base.store(), 0, None
         while batch := store.sentences_after(last, _BATCH):
-            yield [Entry(s.sentence_id, s.session_id, s.text) for s in batch]
+            yield [Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted]
             done, last = done + len(batch), batch[-1].sentence_id
             if progress is not None:
                 progress(done, max(n, done))
@@ -121,7 +126,7 @@ class HomeIndex:
             return False
         try:
             self._base.store().sentence(index.high_water)
-        except (SentenceForgotten, RecordDamaged):
+        except (SentenceForgotten, RecordDamaged, KeyMissing):
             return False
         except InputError:
             return True
@@ -143,8 +148,18 @@ class HomeIndex:
         while batch := store.sentences_after(self._index.high_water, _BATCH):
             if not self._base.read_only and not self._index.has_embedder:
                 self._index.use_embedder(self._embedder())
-            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
             self._index.commit(batch[-1].sentence_id)
+        self._feed_encrypted(self._index)
+
+    def _feed_encrypted(self, index: Index) -> None:
+        """Let the index know what it does not have of encrypted sessions; it keeps that in memory alone."""
+        store = self._base.store()
+        for session_id in store.encrypted_sessions():
+            if store.has_key(session_id):
+                for batch in store.sentences_of(session_id, self._in_memory.get(session_id)):
+                    index.add_private([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+                    self._in_memory[session_id] = batch[-1].sentence_id
 
     def feed_if_possible(self) -> None:
         """The same after a commit that stands whatever becomes of the index: what it misses now it is fed at the next
@@ -161,6 +176,7 @@ class HomeIndex:
         """A new index of what the store holds now; of the old one nothing is left on disk."""
         self._know_name()
         self._let_go()
+        self._in_memory.clear()
         self._index = Index.recreate(self._folder, self._embedder())
         self.feed()
         self._index.flush()

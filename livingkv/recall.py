@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from livingkv.codec import KV
 from livingkv.engine import Engine
-from livingkv.errors import InputError, RecordDamaged
+from livingkv.errors import InputError, KeyMissing, RecordDamaged
 from livingkv.index import Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
+from livingkv.reading_cost import Span, slow_pages
 from livingkv.settings import Placement
 from livingkv.store import Sentence, SessionRow, Store
 from livingkv.stored_kv import StoredKV
@@ -48,12 +49,15 @@ class Probed:
 
 
 def probe(store: Store, index: Index, question: str, session: str | None, limit: int) -> Probed:
-    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound.
+    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound or KeyMissing.
 
     The index is asked first and the sessions are read after it, so that no hit is newer than its session's row. A
     hit whose text is damaged or that the store does not have is left out.
     """
-    wanted = None if session is None else frozenset({store.session(session).session_id})
+    wanted = None
+    if session is not None:
+        wanted = frozenset({store.session(session).session_id})
+        store.require_key(*wanted)
     found = index.probe(question, limit=limit, session_ids=wanted)
     sessions = (store.session(session),) if session is not None else tuple(store.sessions())
     n_tokens = {row.session_id: row.n_tokens for row in sessions}
@@ -70,19 +74,24 @@ def probe(store: Store, index: Index, question: str, session: str | None, limit:
 def _stored(store: Store, sentence_id: int) -> Sentence | None:
     try:
         return store.sentence(sentence_id)
-    except (InputError, RecordDamaged):
+    except (InputError, RecordDamaged, KeyMissing):
         return None
 
 
 def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int) -> list[Judged]:
-    """The hits with their gains, best first. Where a page is damaged the sentence is read again; a hit whose token
-    ids are damaged too cannot be judged and goes last, gain None."""
+    """The hits with their gains, best first. Where a page is damaged, or all of them would take longer to be had, the
+    sentences are read again; a hit whose token ids are damaged too cannot be judged and goes last, gain None."""
     candidates: list[Candidate] = []
     judged: list[Judged] = []
     lost: list[Judged] = []
-    for hit in probed.hits:
+    spans = [
+        Span(probed.session(hit.sentence.session_id), hit.sentence.token_lo, hit.sentence.token_hi)
+        for hit in probed.hits
+    ]
+    again = slow_pages(engine, kv, spans) is not None
+    for hit, span in zip(probed.hits, spans, strict=True):
         try:
-            candidates.append(_candidate(kv, probed.session(hit.sentence.session_id), hit.sentence, n_sinks))
+            candidates.append(_candidate(kv, span, n_sinks, again=again))
             judged.append(hit)
         except RecordDamaged:
             lost.append(hit)
@@ -93,11 +102,13 @@ def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_si
     return [*sorted(ranked, key=lambda hit: -hit.rank_score), *lost]
 
 
-def _candidate(kv: StoredKV, session: SessionRow, sentence: Sentence, n_sinks: int) -> Candidate:
-    try:
-        return Candidate(kv.run(session, sentence.token_lo, sentence.token_hi), sentence.token_lo)
-    except RecordDamaged:
-        return Candidate(kv.read_again(session, sentence.token_lo, sentence.token_hi, n_sinks), n_sinks)
+def _candidate(kv: StoredKV, span: Span, n_sinks: int, *, again: bool) -> Candidate:
+    if not again:
+        try:
+            return Candidate(kv.run(*span), span.token_lo)
+        except RecordDamaged:
+            pass
+    return Candidate(kv.read_again(*span, n_sinks), n_sinks)
 
 
 def _gains(

@@ -7,13 +7,14 @@ the lost one attended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import PageDamaged
+from livingkv.errors import PageDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.results import Repaired
 from livingkv.settings import PAGE_TOKENS, Settings
@@ -79,6 +80,52 @@ def repair_session(
     return Repaired(session.name, tuple(bad), tail=not has_tail)
 
 
+def reread_window(store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> HotWindow:
+    """The hot window of a session whose KV a disk budget took: its pages are read again from the last place where a
+    window can be restored. They are put back as far as the budget has room; that it has none does not matter.
+
+    Raises PageDamaged for a page that is damaged, RecordDamaged, ModelError or StoreError.
+    """
+    missing = set(store.missing_pages(session.session_id))
+    n_pages = session.n_sealed_tokens // PAGE_TOKENS
+    start = next(page for page in range(n_pages, -1, -1) if not missing.intersection(_needed(page, settings)))
+    needed = _needed(n_pages, settings)
+    there = [page for page in needed if page not in missing]
+    pages = dict(zip(there, store.read_pages(session.session_id, there), strict=True))
+    hot = _window_at(store, engine, settings, session, start, n_sinks)
+    for lo in range(start, n_pages, RUN_PAGES):
+        _read(store, engine, session, hot, lo * PAGE_TOKENS, min(lo + RUN_PAGES, n_pages) * PAGE_TOKENS)
+        pages |= {page: data for page, data in enumerate(hot.take_sealed(), lo) if page in missing and page in needed}
+    tail = None
+    if not tail_is_whole(store, session):
+        _read(store, engine, session, hot, session.n_sealed_tokens, session.n_tokens)
+        tail = hot.tail()
+    with contextlib.suppress(StoreFull):
+        again = {page: data for page, data in pages.items() if page in missing}
+        store.replace_pages(session.session_id, again, tail)
+    kept_tail = store.read_tail(session.session_id)[1] if tail is None else tail
+    return _restored(engine, settings, n_sinks, pages, n_pages, kept_tail)
+
+
+def _restored(
+    engine: Engine, settings: Settings, n_sinks: int, pages: Mapping[int, bytes], n_pages: int, tail: bytes
+) -> HotWindow:
+    """The hot window of a session with `n_pages` pages and a tail, made of the pages that `_needed` names."""
+    hot = engine.hot_window(settings, n_sinks)
+    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    if n_pages or tail:
+        hot.restore([pages[page] for page in range(first, n_pages)], first, pages[0] if first else None, tail)
+    return hot
+
+
+def _needed(page: int, settings: Settings) -> list[int]:
+    """The pages that the hot window of a session with `page` pages is restored from."""
+    if page == 0:
+        return []
+    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    return [*([0] if first else []), *range(first, page)]
+
+
 def _runs(pages: Sequence[int]) -> Iterator[list[int]]:
     """Neighbouring pages together, at most RUN_PAGES."""
     run: list[int] = []
@@ -95,14 +142,9 @@ def _window_at(
     store: Store, engine: Engine, settings: Settings, session: SessionRow, page: int, n_sinks: int
 ) -> HotWindow:
     """The hot window as it stood when the session had `page` pages and no tail."""
-    hot = engine.hot_window(settings, n_sinks)
-    if page == 0:
-        return hot
-    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
-    wanted = [0] if first else []
-    pages = store.read_pages(session.session_id, [*wanted, *range(first, page)])
-    hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, b"")
-    return hot
+    needed = _needed(page, settings)
+    pages = dict(zip(needed, store.read_pages(session.session_id, needed), strict=True))
+    return _restored(engine, settings, n_sinks, pages, page, b"")
 
 
 def _read(store: Store, engine: Engine, session: SessionRow, hot: HotWindow, lo: int, hi: int) -> None:

@@ -34,7 +34,6 @@ MAX_TOKENS = 256
 """Of a longer text the beginning is embedded."""
 
 _BATCH_TOKENS = 4096
-_COMMON_DIRECTIONS = 16
 _CALIBRATION_SENTENCES = 640
 
 
@@ -93,7 +92,7 @@ class StateEmbedder:
         return unit(shortened(self._common.removed(self._states(texts)), self.dimension)) * _said(texts)
 
     def _measured(self) -> CommonPart:
-        common = CommonPart.of(self._states(calibration_sentences(_CALIBRATION_SENTENCES)), _COMMON_DIRECTIONS)
+        common = CommonPart.half_whitening(self._states(calibration_sentences(_CALIBRATION_SENTENCES)))
         self._keep(common)
         return common
 
@@ -121,11 +120,8 @@ class StateEmbedder:
         return states
 
     def _read_kept(self) -> CommonPart | None:
-        with contextlib.suppress(OSError, SafetensorError, KeyError):
-            kept = load(self._kept.read_bytes())
-            common = CommonPart(kept["mean"], kept["directions"])
-            if common.directions.shape == (_COMMON_DIRECTIONS, len(common.mean)):
-                return common
+        with contextlib.suppress(OSError, SafetensorError, TypeError):
+            return CommonPart(**load(self._kept.read_bytes()))
         return None
 
     def _keep(self, common: CommonPart) -> None:
@@ -134,7 +130,7 @@ class StateEmbedder:
         draft = self._kept.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(save({"mean": common.mean, "directions": common.directions}))
+            draft.write_bytes(save(common._asdict()))
             draft.replace(self._kept)
 
 

@@ -89,7 +89,7 @@ class TokenEmbedder:
         np.add.at(counts, (np.repeat(np.arange(_SAMPLE_SENTENCES), _SAMPLE_TOKENS), ids), 1)
         counts *= weights
         sentences = (counts / counts.sum(axis=1, keepdims=True)) @ rows  # [sentences, hidden]
-        return CommonPart.of(sentences.astype(np.float32, copy=False), _COMMON_DIRECTIONS)
+        return CommonPart.strongest(sentences.astype(np.float32, copy=False), _COMMON_DIRECTIONS)
 
     def _weighted_mean(self, ids: npt.NDArray[np.int64]) -> Floats:
         weights = self._weights[ids]

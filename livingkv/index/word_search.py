@@ -12,9 +12,8 @@ from livingkv.index.bm25 import TermTable, idf
 from livingkv.index.hits import Found, best
 from livingkv.index.lexical import LexicalIndex
 
-
 MOST_TERMS = 48
-"""Of a longer question the most telling terms are looked for: the cost of a term is the number of sentences that have it,
+"""Of a longer question the most telling terms are looked for: a term costs as much as there are sentences that have it,
 and the rarest tell most and cost least."""
 
 
