@@ -174,18 +174,19 @@ class HomeIndex:
 
     def remake(self) -> None:
         """A new index of what the store holds now; of the old one nothing is left on disk."""
-        self._know_name()
+        self.embedder_name()
         self._let_go()
         self._in_memory.clear()
         self._index = Index.recreate(self._folder, self._embedder())
         self.feed()
         self._index.flush()
 
-    def _know_name(self) -> None:
-        """An index that is thrown away leaves the choice of its embedder to the next one."""
+    def embedder_name(self) -> str | None:
+        """Of the embedder that the index's vectors are made with; None where that cannot be told."""
         if self._index is None:
             with contextlib.suppress(IndexFault), Index.open(self._folder, None, "read") as index:
                 self._name = self._chosen_name(index.embedder_id)
+        return self._name
 
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the index on disk, in words. Never raises for damage."""

@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import typer
 from rich.progress import track
 from tokenizers import Tokenizer
@@ -47,12 +48,14 @@ from livingkv.index import (  # noqa: E402
 )
 from livingkv.index.fusion import RANK_OFFSET, SEMANTIC_WEIGHT  # noqa: E402
 from livingkv.models import load_model  # noqa: E402
+from livingkv.settings import Settings  # noqa: E402
 
 HERE = Path(__file__).parent
 SEED = 1
 N_NEEDLES = 100
 DEPTH = 128  # all that both channels return
 BATCH = 500
+COST_TURNS, COST_SENTENCES = 5, 40
 
 Ranking = Callable[[Sequence[Hit]], list[int]]
 
@@ -76,13 +79,17 @@ def main(
     random.Random(SEED).shuffle(others)
     earlier = json.loads((HERE / "result.json").read_text("utf-8"))
     document: dict[str, Any] = {**earlier, "seed": SEED, "model": model.name}
-    counts = [int(number) for number in filler.split(",")]
+    counts = [int(number) for number in filler.split(",") if number]
     for name, made in embedders(model, embedder.split(",")):
-        document["runs"] = [run for run in document["runs"] if run.get("name") != name]
+        if counts:
+            document["runs"] = [run for run in document["runs"] if run.get("name") != name]
         for count in counts:
             run = {"name": name, **measure(made, others[:count]), "circumstances": circumstances()}
             document["runs"].append(run)
             show(run)
+        if name == "states":
+            document["cost_of_states"] = cost_of_states(Engine.of(load_model(model), "int8"), others)
+            print(json.dumps(document["cost_of_states"], indent=1))
         if name == "tokens":
             document["costs"] = costs(made, others)
             print(json.dumps(document["costs"], indent=1))
@@ -251,6 +258,34 @@ def costs(embedder: Embedder, sentences: Sequence[str]) -> dict[str, Any]:
         "probe_ms": spread(probes),
         "open_and_first_probe_ms": spread(opening),
         "bytes_per_sentence": size / (n + 400),
+    }
+
+
+def cost_of_states(engine: Engine, sentences: Sequence[str]) -> dict[str, Any]:
+    """CPU seconds of reading a text into a session, and of embedding its sentences by the model's states; in turns."""
+    embedder = engine.state_embedder()
+    embedder.embed(["Measured first."])
+    reads, embeds, n_tokens = [], [], 0
+    for turn in range(COST_TURNS):
+        texts = sentences[turn * COST_SENTENCES : (turn + 1) * COST_SENTENCES]
+        ids = engine.words.encode(" ".join(texts))
+        hot = engine.hot_window(Settings(), len(engine.words.framing.prologue))
+        engine.runner.read(torch.tensor(engine.words.framing.prologue), hot)
+        cpu = time.process_time()
+        engine.runner.read(torch.tensor(ids), hot)
+        read = time.process_time()
+        embedder.embed(texts)
+        reads.append(read - cpu)
+        embeds.append(time.process_time() - read)
+        n_tokens += len(ids)
+    shares = [embed / read for embed, read in zip(embeds, reads, strict=True)]
+    return {
+        "circumstances": circumstances(),
+        "n_sentences": COST_TURNS * COST_SENTENCES,
+        "n_tokens": n_tokens,
+        "read_cpu_s": spread(reads),
+        "embed_cpu_s": spread(embeds),
+        "embed_to_read": spread(shares),
     }
 
 

@@ -12,6 +12,7 @@ from livingkv.embedder_choice import make_embedder, name_of
 from livingkv.engine import Engine
 from livingkv.errors import InputError, ModelNotFound
 from livingkv.index import Embedder
+from livingkv.migrating import migrate
 from livingkv.state_embedder import StateEmbedder
 from tests.tiny import tiny_model
 
@@ -85,6 +86,29 @@ def test_the_choice_stays_with_the_store_until_it_is_changed(tmp_path: Path, sta
         Memory.open(path, model=model, settings=Settings(embedder="states")) as memory,
     ):
         memory.ask("Where does the cat sleep?", mode="extract")
+
+
+def test_a_migration_keeps_the_embedder(tmp_path: Path, states: StateEmbedder) -> None:
+    model, path = tiny_model("qwen2"), tmp_path / "s"
+    with Memory.open(path, model=model, settings=Settings(embedder="states")) as memory:
+        memory.ingest("a.txt", text=TEXT)
+    migrate(path, model=model, settings=Settings(codec="lossless"))
+    with Memory.open(path, model=model) as memory:
+        memory.ask("Where does the cat sleep?", mode="kv", max_tokens=1)
+        assert kind(memory) == "model-states"
+
+
+def test_encrypted_sentences_are_embedded_anew_in_memory_alone(tmp_path: Path, states: StateEmbedder) -> None:
+    with Memory.open(tmp_path / "s", model=tiny_model("qwen2")) as memory:
+        memory.ingest("a.txt", text=TEXT)
+        memory.ingest("b.txt", text=b"The heron nests by the pond.\n", session="secret", encrypt=True, kv=False)
+        memory.reembed("states")
+        hits = memory._home.index.current().probe("Where does the heron nest?", limit=1)
+        assert (
+            hits[0].semantic_rank is not None
+            and hits[0].session_id == memory._home.store().session("secret").session_id
+        )
+        assert memory.check().problems == ()
 
 
 def kind(memory: Memory) -> str:
