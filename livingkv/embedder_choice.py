@@ -10,7 +10,7 @@ from livingkv.index import Embedder, MiniLMEmbedder
 from livingkv.index.sentence_transformer import PREFIX, SentenceTransformer, model_of
 
 DEFAULT_EMBEDDER = "tokens"
-"""docs/decisions/0009 says why."""
+"""docs/decisions/0013 says why."""
 
 
 def make_embedder(engine: Engine, name: str) -> Embedder:
