@@ -111,7 +111,8 @@ class _Facts:
         """Read every page and chunk that the catalog lists; those without a key as far as their checksums."""
         keys = {item.key_id for item in self.sessions.values()}
         locked = {key_id for key_id in keys if not reading.vault.can_open(key_id)}
-        self.problems += filter(None, (_key_problem(reading, key_id) for key_id in sorted(locked)))
+        damaged = filter(None, (_key_problem(reading, key_id) for key_id in sorted(locked)))
+        self.problems = list(dict.fromkeys([*self.problems, *damaged]))  # tails name them, too
         self._locked = {session_id for session_id, item in self.sessions.items() if item.key_id in locked}
         self._check_pages(reader, reading)
         places = list(self.chunks)
