@@ -89,10 +89,16 @@ class Haystack:
 def make_needles(n: int, *, seed: int) -> list[Needle]:
     """Needles with different adjective-noun keys and different 7-digit values; the first n for a seed never change."""
     generator = random.Random(f"needles {seed}")
+    keys = shuffled_keys(generator)
+    values = itertools.islice(different_numbers(generator), n)
+    return [Needle(key, str(value)) for key, value in zip(keys[:n], values, strict=True)]
+
+
+def shuffled_keys(generator: random.Random) -> list[str]:
+    """All adjective-noun keys, some thousands, in a random order."""
     keys = [f"{adjective}-{noun}" for adjective in _ADJECTIVES.split() for noun in _NOUNS.split()]
     generator.shuffle(keys)
-    values = itertools.islice(_different_numbers(generator), n)
-    return [Needle(key, str(value)) for key, value in zip(keys[:n], values, strict=True)]
+    return keys
 
 
 def choose_asked(needles: Sequence[Needle], n: int, *, seed: int) -> list[Needle]:
@@ -132,6 +138,11 @@ def shuffled_filler(seed: int) -> Iterator[str]:
     sentences = docstring_sentences()
     generator = random.Random(f"filler {seed}")
     generator.shuffle(sentences)
+    yield from prose_without_end(sentences)
+
+
+def prose_without_end(sentences: Sequence[str]) -> Iterator[str]:
+    """The sentences in their order, then pairs of them joined, all distinct."""
     yield from sentences
     for first, second in itertools.combinations(sentences, 2):
         yield f"{first.removesuffix('.')}, and {second[0].lower()}{second[1:]}"
@@ -183,12 +194,17 @@ def _assemble(filler: list[str], needles: Sequence[Needle], n_tokens: int, gener
     rows = list(filler)
     for place, needle in sorted(zip(places, needles, strict=True), key=lambda pair: pair[0], reverse=True):
         rows.insert(place, needle.sentence)
-    paragraphs = [" ".join(rows[lo : lo + _PARAGRAPH_SENTENCES]) for lo in range(0, len(rows), _PARAGRAPH_SENTENCES)]
-    text = "\n\n".join(paragraphs) + "\n"
+    text = in_paragraphs(rows)
     return Haystack(text, tuple(needles), len(rows), n_tokens, hashlib.sha256(text.encode()).hexdigest())
 
 
-def _different_numbers(generator: random.Random) -> Iterator[int]:
+def in_paragraphs(sentences: Sequence[str]) -> str:
+    """The sentences as text, with a blank line after every eighth."""
+    starts = range(0, len(sentences), _PARAGRAPH_SENTENCES)
+    return "\n\n".join(" ".join(sentences[lo : lo + _PARAGRAPH_SENTENCES]) for lo in starts) + "\n"
+
+
+def different_numbers(generator: random.Random) -> Iterator[int]:
     """Random 7-digit numbers without repeats."""
     seen: set[int] = set()
     while True:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from livingkv import __version__
+from livingkv.cli_archive import archive_app
 from livingkv.cli_forget import forget_app
 from livingkv.cli_keep import keep_app
 from livingkv.cli_look import look_app
@@ -21,13 +22,24 @@ from livingkv.cli_options import (
     Codec,
     Debug,
     DiskBudget,
+    Dual,
+    Encrypt,
     Json,
+    KeyFolder,
     Model,
     OneSession,
     RamBudget,
+    Seed,
     Session,
+    Stop,
     StorePath,
+    Temperature,
+    TopP,
+    Weights,
+    chosen_model,
+    chosen_sampling,
     chosen_settings,
+    chosen_stops,
     open_memory,
 )
 from livingkv.cli_process import ExitCode, run
@@ -79,6 +91,8 @@ def ingest(
     ],
     session: Session = "default",
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None,
         typer.Option(help="How a new store keeps KV; left out: int8.", show_default=False),
@@ -87,6 +101,8 @@ def ingest(
         bool, typer.Option("--text-only", help="Keep no KV in a new session: it is fast, and recall reads again.")
     ] = False,
     disk_budget: DiskBudget = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -94,7 +110,8 @@ def ingest(
 
     Text is appended to the session. A source that the session holds already,
     byte for byte, is skipped, so an ingest that was broken off is simply run
-    again. Folders are walked; hidden and binary files in them are left out.
+    again. Folders are walked; hidden files in them are left out, and what is
+    no text is left out and told.
 
     \b
     Examples:
@@ -102,14 +119,16 @@ def ingest(
       livingkv ingest notes.lkv letters/ --session letters
       cat log.txt | livingkv ingest notes.lkv - --session log --text-only
       livingkv ingest notes.lkv mail/ --disk-budget 2G
+      livingkv ingest notes.lkv diary.md --session diary --encrypt
     """
     from livingkv.cli_ingest import ingest_sources
 
     def opened() -> Memory:
-        settings = chosen_settings(codec=codec, disk_budget=disk_budget)
-        return open_memory(store, model=model, settings=settings, create=True)
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder)
+        return open_memory(store, model=chosen, settings=settings, create=True)
 
-    ingest_sources(opened, sources, session, kv=not text_only, as_json=as_json)
+    chosen = chosen_model(model, weights, dual_chunk)
+    ingest_sources(opened, store, sources, session, kv=not text_only, encrypt=encrypt, as_json=as_json)
 
 
 @app.command()
@@ -120,7 +139,14 @@ def ask(
     mode: Annotated[AskMode, typer.Option(help="How to answer: see below.")] = "auto",
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest answer, in tokens.")] = 64,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     ram_budget: RamBudget = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -144,12 +170,14 @@ def ask(
     from livingkv.cli_progress import waiting
     from livingkv.cli_render import print_answer
 
-    settings = chosen_settings(ram_budget=ram_budget)
+    settings = chosen_settings(ram_budget=ram_budget, key_folder=key_folder)
+    sampling = chosen_sampling(temperature, top_p, seed)
+    chosen, stops = chosen_model(model, weights, dual_chunk), chosen_stops(stop)
     with (
         waiting("asking"),
-        open_memory(store, model=model, settings=settings, read_only=True, create=False) as memory,
+        open_memory(store, model=chosen, settings=settings, read_only=True, create=False) as memory,
     ):
-        answer = memory.ask(question, session=session, mode=mode, max_tokens=max_tokens)
+        answer = memory.ask(question, session=session, mode=mode, max_tokens=max_tokens, sampling=sampling, stop=stops)
     print_answer(answer, as_json=as_json)
     return ExitCode.OK if answer.confident else ExitCode.LOW_CONFIDENCE
 
@@ -160,7 +188,15 @@ def chat(
     session: Session = "default",
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest reply, in tokens.")] = 256,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a turn, each on one line.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -175,13 +211,19 @@ def chat(
       livingkv chat notes.lkv --session anna
       echo "My sister lives in Graz." | livingkv chat notes.lkv
     """
-    from livingkv.cli_chat import chat_until_end
+    from livingkv.cli_chat import Talk, chat_until_end
+    from livingkv.cli_progress import phase_bar
 
-    settings = chosen_settings(disk_budget=disk_budget)
-    with open_memory(store, model=model, settings=settings, create=True) as memory:
-        chat_until_end(memory, session, max_tokens=max_tokens, as_json=as_json)
+    settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
+    talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop), encrypt=encrypt)
+    chosen = chosen_model(model, weights, dual_chunk)
+    with open_memory(store, model=chosen, settings=settings, create=True) as memory:
+        with phase_bar() as show:
+            memory.ready(session, progress=show)
+        chat_until_end(memory, talk, as_json=as_json)
 
 
 for verbs in (look_app, keep_app, mend_app, forget_app):
     app.add_typer(verbs)
+app.add_typer(archive_app, name="archive")
 app.add_typer(model_app, name="model")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from livingkv.cli_process import say
@@ -16,15 +17,35 @@ from livingkv.results import to_json
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
+    from livingkv.sampling import Sampling
 
 QUIT = "/quit"
 PROMPT = "> "
 
 
-def chat_until_end(memory: Memory, session: str, *, max_tokens: int, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What every message of a chat has in common: its session, and how replies are generated."""
+
+    session: str
+    max_tokens: int
+    sampling: Sampling | None
+    stop: tuple[str, ...]
+    encrypt: bool = False
+
+
+def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
     """Answers every message until /quit or the end of input. A turn is durable before the next message is read."""
     for message in messages(prompt_on_stderr=as_json):
-        turn = memory.chat(message, session=session, max_tokens=max_tokens, on_text=None if as_json else stream_text)
+        turn = memory.chat(
+            message,
+            session=talk.session,
+            max_tokens=talk.max_tokens,
+            encrypt=talk.encrypt,
+            sampling=talk.sampling,
+            stop=talk.stop,
+            on_text=None if as_json else stream_text,
+        )
         if as_json:
             print_json_line(to_json(turn))
         else:

@@ -1,16 +1,16 @@
-"""The verbs that lose something on purpose: forget and prune.
+"""The verbs that lose something on purpose: forget, erase and prune.
 
-Knows how to say what is about to go, and to ask; what goes, and how, is the memory's.
+Knows how to say what is about to go; what goes, and how, is the memory's.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from livingkv.cli_options import Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_asked import Yes, agreed, counted
+from livingkv.cli_options import Debug, Json, KeyFolder, Model, OneSession, StorePath, chosen_settings, open_memory
 from livingkv.cli_process import ExitCode, say
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ def forget(
     session: OneSession = None,
     source: OneSource = None,
     sentences: SentenceIds = None,
-    everything: Annotated[bool, typer.Option("--everything", help="All sessions.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="All sessions; the empty store stays.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Drop the KV of all that the session read later, too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -44,6 +45,8 @@ def forget(
 
     What is about to go is counted first. At a terminal you are asked; without
     one, --yes is needed. Sentence ids are shown by stats. Forks keep their copy.
+    The key of an encrypted session goes with the last fork of it.
+    The verb erase takes the store itself, too.
 
     \b
     Examples:
@@ -57,13 +60,13 @@ def forget(
     from livingkv.store import Store
 
     check_choice(session, source, sentences or [], everything=everything, deep=deep)
-    with Store.open(store, mode="read") as opened:
+    with Store.open(store, mode="read", key_folder=key_folder) as opened:
         going = what_goes(opened, session, source, sentences or [])
     if not yes and not agreed(going):
         say("livingkv: nothing was forgotten")
         return ExitCode.FAILED
-    ids = tuple(sentences or ())
-    with waiting("forgetting"), open_memory(store, model=model, create=False) as memory:
+    ids, settings = tuple(sentences or ()), chosen_settings(key_folder=key_folder)
+    with waiting("forgetting"), open_memory(store, model=model, settings=settings, create=False) as memory:
         receipt = memory.forget(session=session, source=source, sentence_ids=ids, everything=everything, deep=deep)
     print_forgotten(receipt, as_json=as_json)
     return ExitCode.OK
@@ -95,24 +98,31 @@ def what_goes(store: Store, session: str | None, source: str | None, sentence_id
     return counted(sum(part.n_sentences for part in parts), sum(part.n_bytes for part in parts)) + named
 
 
-def counted(n_sentences: int, n_bytes: int) -> str:
-    """Sentences and bytes of text in words."""
-    from livingkv.cli_render import size
+@forget_app.command()
+def erase(store: StorePath, yes: Yes = False, as_json: Json = False, debug: Debug = False) -> int:
+    """Erase a whole store: every file of it is overwritten and removed, then its folder. Needs no model.
 
-    return f"{n_sentences:,} sentence{'' if n_sentences == 1 else 's'}, {size(n_bytes)} of text"
+    Sessions, index, archive and catalog go, and copies that migrate left
+    beside the store. Exported files and others that are no store's stay.
+    Broken off, the store does not open any more, and the same command finishes.
 
+    \b
+    Examples:
+      livingkv erase notes.lkv
+      livingkv erase notes.lkv --yes --json
+    """
+    from livingkv.cli_progress import waiting
+    from livingkv.cli_receipts import erasure_counts, print_erased
+    from livingkv.store import erase_store, what_erasing_takes
 
-def agreed(going: str) -> bool:
-    """Asks at a terminal whether to go on. Raises InputError where there is none."""
-    from livingkv.cli_render import visible
-    from livingkv.errors import InputError
-
-    going = visible(going)
-    if not sys.stdin.isatty():
-        raise InputError("forget", "no terminal to ask at", f"--yes is needed to forget {going}")
-    sys.stderr.write(f"Forget {going}? It cannot be undone. [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    going = what_erasing_takes(store)
+    if not yes and not agreed(f"{', '.join(going.paths)}: {erasure_counts(going)}", "erase"):
+        say("livingkv: nothing was erased")
+        return ExitCode.FAILED
+    with waiting("erasing"):
+        receipt = erase_store(store)
+    print_erased(receipt, as_json=as_json)
+    return ExitCode.OK
 
 
 @forget_app.command()
@@ -128,6 +138,7 @@ def prune(
         typer.Option(min=0.0, metavar="W", help="Prune what has less weight than W.", show_default=False),
     ] = None,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -147,6 +158,7 @@ def prune(
 
     if (keep is None) == (below is None):
         raise typer.BadParameter("give one of --keep and --below")
-    with waiting("pruning"), open_memory(store, model=model, create=False) as memory:
+    settings = chosen_settings(key_folder=key_folder)
+    with waiting("pruning"), open_memory(store, model=model, settings=settings, create=False) as memory:
         receipt = memory.prune(session=session, keep=keep, below=below)
     print_forgotten(receipt, as_json=as_json, verb="pruned")

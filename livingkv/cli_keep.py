@@ -13,11 +13,16 @@ import typer
 from livingkv.cli_options import (
     Debug,
     DiskBudget,
+    Dual,
+    Encrypt,
     Json,
+    KeyFolder,
     Model,
     NewName,
     SessionName,
     StorePath,
+    Weights,
+    chosen_model,
     chosen_settings,
     open_memory,
 )
@@ -33,6 +38,7 @@ def fork(
     session: SessionName,
     new: NewName,
     model: Model = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -45,13 +51,21 @@ def fork(
     from livingkv.cli_progress import waiting
     from livingkv.cli_receipts import print_session
 
-    with waiting("forking"), open_memory(store, model=model, create=False) as memory:
+    settings = chosen_settings(key_folder=key_folder)
+    with waiting("forking"), open_memory(store, model=model, settings=settings, create=False) as memory:
         made = memory.fork(session, new)
     print_session("forked", made, as_json=as_json)
 
 
 @keep_app.command()
-def rename(store: StorePath, session: SessionName, new: NewName, as_json: Json = False, debug: Debug = False) -> None:
+def rename(
+    store: StorePath,
+    session: SessionName,
+    new: NewName,
+    key_folder: KeyFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
     """Give a session another name. Needs no model.
 
     \b
@@ -62,7 +76,7 @@ def rename(store: StorePath, session: SessionName, new: NewName, as_json: Json =
     from livingkv.describing import session_info
     from livingkv.store import Store
 
-    with Store.open(store, mode="write") as opened:
+    with Store.open(store, mode="write", key_folder=key_folder) as opened:
         row = opened.rename(opened.session(session).session_id, new)
     print_session("renamed", session_info(row), as_json=as_json)
 
@@ -101,6 +115,10 @@ def export(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Leave the KV out: a small file that any model can read again.")
     ] = False,
+    decrypt: Annotated[
+        bool, typer.Option("--decrypt", help="Export an encrypted session, too: the file is in the clear.")
+    ] = False,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -120,8 +138,9 @@ def export(
 
     if Path(file).exists():
         raise InputError("export", file, "it exists already: name a new file")
-    with waiting("exporting"), Store.open(store, mode="read") as opened:
-        n_bytes = opened.export_session(opened.session(session).session_id, file, kv=not text_only)
+    with waiting("exporting"), Store.open(store, mode="read", key_folder=key_folder) as opened:
+        session_id = opened.session(session).session_id
+        n_bytes = opened.export_session(session_id, file, kv=not text_only, decrypt=decrypt)
     if as_json:
         print_json({"session": session, "file": file, "n_bytes": n_bytes, "kv": not text_only})
     else:
@@ -139,7 +158,11 @@ def import_file(
         bool, typer.Option("--text-only", help="Leave the KV behind; repair makes it from the token ids.")
     ] = False,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
+    encrypt: Encrypt = False,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -158,9 +181,10 @@ def import_file(
     from livingkv.store import require_portable
 
     require_portable(file)
-    settings = chosen_settings(disk_budget=disk_budget)
-    with waiting("importing"), open_memory(store, model=model, settings=settings, create=True) as memory:
-        made = memory.import_file(file, name=name, kv=not text_only)
+    settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
+    chosen = chosen_model(model, weights, dual_chunk)
+    with waiting("importing"), open_memory(store, model=chosen, settings=settings, create=True) as memory:
+        made = memory.import_file(file, name=name, kv=not text_only, encrypt=encrypt)
     print_session("imported", made, as_json=as_json)
 
 

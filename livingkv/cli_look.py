@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from livingkv.cli_options import Debug, Json, StorePath
+from livingkv.cli_options import Debug, Json, KeyFolder, StorePath
 from livingkv.cli_process import ExitCode, say
 
 look_app = typer.Typer()
 
 
 @look_app.command()
-def sessions(store: StorePath, as_json: Json = False, debug: Debug = False) -> None:
+def sessions(store: StorePath, key_folder: KeyFolder = None, as_json: Json = False, debug: Debug = False) -> None:
     """List the sessions of a store. Needs no model.
 
     \b
@@ -29,7 +29,7 @@ def sessions(store: StorePath, as_json: Json = False, debug: Debug = False) -> N
     from livingkv.results import to_json
     from livingkv.store import Store
 
-    with Store.open(store, mode="read") as opened:
+    with Store.open(store, mode="read", key_folder=key_folder) as opened:
         found = [session_info(row) for row in opened.sessions()]
     if as_json:
         print_json(to_json(found))
@@ -43,6 +43,7 @@ def stats(
     n_hottest: Annotated[
         int, typer.Option("--hottest", min=0, metavar="N", help="Show this many of the most recalled sentences.")
     ] = 5,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -59,7 +60,7 @@ def stats(
     from livingkv.results import to_json
     from livingkv.store import Store
 
-    with Store.open(store, mode="read") as opened:
+    with Store.open(store, mode="read", key_folder=key_folder) as opened:
         found, hottest = store_stats(opened), hottest_sentences(opened, n_hottest)
     if as_json:
         print_json({**to_json(found), "hottest": to_json(hottest)})
@@ -69,8 +70,10 @@ def stats(
 
 
 @look_app.command()
-def check(store: StorePath, as_json: Json = False, debug: Debug = False) -> int:
+def check(store: StorePath, key_folder: KeyFolder = None, as_json: Json = False, debug: Debug = False) -> int:
     """Read everything that is stored and verify every checksum. Needs no model.
+
+    Encrypted sessions whose key is not there are checked as far as that goes.
 
     Exit codes: 0 whole, 1 something is wrong.
 
@@ -84,7 +87,7 @@ def check(store: StorePath, as_json: Json = False, debug: Debug = False) -> int:
     from livingkv.results import to_json
     from livingkv.store import Store
 
-    with waiting("checking"), Store.open(store, mode="read") as opened:
+    with waiting("checking"), Store.open(store, mode="read", key_folder=key_folder) as opened:
         report = opened.check()
     if as_json:
         print_json({**to_json(report), "ok": report.ok})

@@ -10,7 +10,20 @@ from typing import Annotated
 
 import typer
 
-from livingkv.cli_options import Codec, Debug, Json, Model, OneSession, StorePath, open_memory
+from livingkv.cli_options import (
+    Codec,
+    Debug,
+    Dual,
+    Json,
+    KeyFolder,
+    Model,
+    OneSession,
+    StorePath,
+    Weights,
+    chosen_model,
+    chosen_settings,
+    open_memory,
+)
 from livingkv.cli_process import ExitCode
 
 mend_app = typer.Typer()
@@ -18,12 +31,20 @@ mend_app = typer.Typer()
 
 @mend_app.command()
 def repair(
-    store: StorePath, session: OneSession = None, model: Model = None, as_json: Json = False, debug: Debug = False
+    store: StorePath,
+    session: OneSession = None,
+    model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
+    key_folder: KeyFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> int:
     """Make anew what is damaged, dropped or missing: catalog, KV and index. Whole pages are not touched.
 
     A lost catalog is rebuilt from the segments. KV is made from the kept
     token ids by the model. A text-only session gets KV when it is named.
+    What is encrypted needs its key.
 
     Exit codes: 0 whole again, 1 an error, or something could not be rebuilt.
 
@@ -36,8 +57,11 @@ def repair(
     from livingkv.cli_receipts import print_repaired
     from livingkv.rebuilding import rebuild_if_lost
 
-    rebuilt = rebuild_if_lost(store)
-    with open_memory(store, model=model, create=False) as memory, count_bar("rebuilding pages") as show:
+    rebuilt = rebuild_if_lost(store, key_folder=key_folder)
+    chosen = chosen_model(model, weights, dual_chunk)
+    settings = chosen_settings(key_folder=key_folder)
+    opened = open_memory(store, model=chosen, settings=settings, create=False)
+    with opened as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
     return ExitCode.FAILED if rebuilt is not None and rebuilt.problems else ExitCode.OK
@@ -47,9 +71,12 @@ def repair(
 def migrate(
     store: StorePath,
     model: Model = None,
+    weights: Weights = None,
+    dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
     ] = None,
+    key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -62,22 +89,24 @@ def migrate(
     Examples:
       livingkv migrate notes.lkv --model qwen2.5-7b-1m
       livingkv migrate notes.lkv --codec lossless
+      livingkv migrate notes.lkv --weights fp32
     """
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_migrated
 
-    if model is None and codec is None:
-        raise typer.BadParameter("name what to migrate to: --model, --codec or both")
+    chosen = chosen_model(model, weights, dual_chunk)
+    if chosen is None and codec is None:
+        raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
     from livingkv.migrating import migrate as migrate_store
     from livingkv.settings import Settings
     from livingkv.store import Store
 
     with Store.open(store, mode="read") as opened:
-        settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec})
+        settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec, "key_folder": key_folder})
     with count_bar("sessions read") as show:
         done = migrate_store(
             Path(store),
-            model=model,
+            model=chosen,
             settings=settings,
             progress=None if show is None else lambda _, done, total: show(done, total),
         )

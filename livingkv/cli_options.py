@@ -12,9 +12,12 @@ import typer
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
+    from livingkv.model_choice import ModelChoice
+    from livingkv.sampling import Sampling
     from livingkv.settings import Settings
 
 Codec = Literal["int8", "lossless"]
+WeightsName = Literal["bf16", "fp32", "8bit", "4bit"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -57,9 +60,79 @@ RamBudget = Annotated[
     ),
 ]
 
+KeyFolder = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="LIVINGKV_KEY_FOLDER",
+        show_envvar=False,
+        help="Keys of encrypted sessions are here, outside of the store.",
+        show_default=False,
+    ),
+]
+Encrypt = Annotated[
+    bool, typer.Option("--encrypt", help="Make a new session encrypted; forget destroys its key.", show_default=False)
+]
+
+
+Weights = Annotated[
+    WeightsName | None,
+    typer.Option(help="How weights are loaded; left out: as in the store, bf16 for a new one.", show_default=False),
+]
+Dual = Annotated[
+    bool | None,
+    typer.Option(
+        "--dual-chunk/--no-dual-chunk",
+        help="The model's dual-chunk positions, or none; left out: as in the store, or as the model has it.",
+        show_default=False,
+    ),
+]
+Temperature = Annotated[float, typer.Option(metavar="T", help="0 always takes the likeliest token.")]
+TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="Only from the likeliest tokens with this share.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, max=(1 << 63) - 1, metavar="N", help="The same choices each time.", show_default=False),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
+]
+
+
+def chosen_model(model: str | None, weights: WeightsName | None, dual_chunk: bool | None) -> str | ModelChoice | None:
+    """The model that the options ask for; a plain spec where nothing else is asked for."""
+    if weights is None and dual_chunk is None:
+        return model
+    from livingkv.model_choice import ModelChoice
+
+    return ModelChoice(model, weights, dual_chunk)
+
+
+def chosen_sampling(temperature: float, top_p: float, seed: int | None) -> Sampling | None:
+    """How tokens are to be chosen; None for the likeliest. Raises InputError or BadParameter."""
+    if temperature == 0.0:
+        if top_p != 1.0 or seed is not None:
+            raise typer.BadParameter("--top-p and --seed go with a --temperature above 0")
+        return None
+    from livingkv.sampling import Sampling
+
+    return Sampling(temperature=temperature, top_p=top_p, seed=seed)
+
+
+def chosen_stops(stop: list[str] | None) -> tuple[str, ...]:
+    """The texts to stop before. Raises BadParameter for one without a character."""
+    if "" in (stop or ()):
+        raise typer.BadParameter("--stop needs at least one character")
+    return tuple(stop or ())
+
 
 def open_memory(
-    store: str, *, model: str | None = None, settings: Settings | None = None, read_only: bool = False, create: bool
+    store: str,
+    *,
+    model: str | ModelChoice | None = None,
+    settings: Settings | None = None,
+    read_only: bool = False,
+    create: bool,
 ) -> Memory:
     """Opens the store; where `create` says so, one that is missing is made by the first write."""
     from livingkv.memory import Memory
@@ -68,11 +141,20 @@ def open_memory(
 
 
 def chosen_settings(
-    *, codec: Codec | None = None, disk_budget: int | None = None, ram_budget: int | None = None
+    *,
+    codec: Codec | None = None,
+    disk_budget: int | None = None,
+    ram_budget: int | None = None,
+    key_folder: str | None = None,
 ) -> Settings | None:
     """The settings that the options ask for; None for no wish."""
     from livingkv.settings import Settings
 
-    wishes = {"codec": codec, "disk_budget_bytes": disk_budget, "ram_budget_bytes": ram_budget}
+    wishes = {
+        "codec": codec,
+        "disk_budget_bytes": disk_budget,
+        "ram_budget_bytes": ram_budget,
+        "key_folder": key_folder,
+    }
     wishes = {name: value for name, value in wishes.items() if value is not None}
     return Settings.from_dict(wishes) if wishes else None

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from livingkv.cli_render import print_facts, print_json, print_problems, size
-from livingkv.results import Forgotten, Migrated, Repaired, SessionInfo, to_json
+from livingkv.cli_render import ingested_totals, print_facts, print_ingested, print_json, print_problems, size
+from livingkv.results import ArchiveErased, Erased, Forgotten, Ingested, Migrated, Repaired, SessionInfo, to_json
 from livingkv.store import DefragReport, RebuildReport
 
 
@@ -30,9 +30,53 @@ def print_forgotten(receipt: Forgotten, *, as_json: bool, verb: str = "forgotten
     text = f"{receipt.n_sentences:,} sentences, {receipt.n_tokens:,} tokens, {size(receipt.n_bytes)} of text"
     facts: dict[str, object] = {verb: text, "pages": f"the KV of {receipt.n_pages:,} is gone with them"}
     facts |= {"overwritten": size(receipt.bytes_erased), "freed": size(receipt.bytes_freed)}
+    if receipt.n_keys:
+        facts["keys"] = f"{receipt.n_keys:,} destroyed: copies of what they sealed cannot be opened either"
     if receipt.bytes_awaiting:
         facts["awaiting"] = f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives the space back"
     print_facts(facts)
+
+
+def erasure_counts(erased: Erased) -> str:
+    """What a store that is erased as a whole holds, in words."""
+    if erased.n_sessions is None or erased.n_bytes is None:
+        return f"{size(erased.size_bytes)} of files, too damaged to count what is in them"
+    counts = f"{erased.n_sessions:,} sessions, {erased.n_sentences:,} sentences, {erased.n_tokens:,} tokens"
+    archived = f", {erased.n_archived:,} sentences in the archive" if erased.n_archived else ""
+    return f"{counts}, {size(erased.n_bytes)} of text{archived}"
+
+
+def print_erased(receipt: Erased, *, as_json: bool) -> None:
+    """The receipt of erase."""
+    if as_json:
+        print_json(to_json(receipt))
+        return
+    facts: dict[str, object] = {"erased": ", ".join(receipt.paths), "held": erasure_counts(receipt)}
+    if receipt.n_pages is not None:
+        facts["pages"] = receipt.n_pages
+    facts |= {"files": size(receipt.size_bytes), "overwritten": size(receipt.bytes_overwritten)}
+    if receipt.left:
+        facts["left"] = f"{', '.join(receipt.left)}: not a store's"
+    print_facts(facts)
+
+
+def print_archive_erased(receipt: ArchiveErased, *, as_json: bool) -> None:
+    """The receipt of archive erase."""
+    if as_json:
+        print_json(to_json(receipt))
+        return
+    print_facts({"erased": f"{receipt.n_sentences:,} archived sentences, {size(receipt.n_bytes)} of text"})
+
+
+def print_restored(done: Sequence[Ingested], *, as_json: bool) -> None:
+    """What archive restore read again: a line for each session and source."""
+    if as_json:
+        print_json({**ingested_totals(done), "sources": to_json(done)})
+        return
+    for one in done:
+        print_ingested(one)
+    if not done:
+        print_facts({"restored": "nothing: the archive is empty"})
 
 
 def print_repaired(rebuilt: RebuildReport | None, repaired: Sequence[Repaired], *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from livingkv.results import Answer, CheckReport, Evidence, Hot, Ingested, SessionInfo, Stats, Turn, to_json
+from livingkv.results import Answer, Archived, CheckReport, Evidence, Hot, Ingested, SessionInfo, Stats, Turn, to_json
 
 LOW_CONFIDENCE = "LOW CONFIDENCE"
 
@@ -118,17 +118,39 @@ def print_ingested(result: Ingested) -> None:
     OutputConsole().print(Text(line), soft_wrap=True)
 
 
-def ingested_document(results: list[Ingested], *, session: str) -> dict[str, Any]:
-    """What `ingest --json` prints: the totals and every source."""
+def ingested_document(
+    results: Sequence[Ingested], *, session: str, left_out: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """What `ingest --json` prints: the totals, every source, and what a walk left out with the reason."""
     return {
         "session": session,
         "n_sources": len(results),
+        **ingested_totals(results),
+        "sources": to_json(results),
+        "left_out": [{"source": source, "reason": reason} for source, reason in left_out],
+    }
+
+
+def ingested_totals(results: Sequence[Ingested]) -> dict[str, Any]:
+    """Bytes, tokens, sentences and seconds of several sources."""
+    return {
         "n_bytes": sum(result.n_bytes for result in results),
         "n_tokens": sum(result.n_tokens for result in results),
         "n_sentences": sum(result.n_sentences for result in results),
         "seconds": sum(result.seconds for result in results),
-        "sources": to_json(results),
     }
+
+
+def print_archived(archived: Sequence[Archived]) -> None:
+    """Pruned sentences, each with its id, session and source, and its text."""
+    console = OutputConsole()
+    if not archived:
+        console.print(Text("nothing is archived: livingkv prune puts sentences there"), soft_wrap=True)
+    for each in archived:
+        label = f"sentence {each.sentence_id}"
+        origin = f"{visible(each.source)}, session {visible(each.session)}"
+        console.print(Text(f"{label:<{_LABEL_WIDTH}} ", style="cyan") + Text(origin), soft_wrap=True)
+        console.print(Text(" " * (_LABEL_WIDTH + 1) + " ".join(visible(each.text).split())), soft_wrap=True)
 
 
 def print_sessions(sessions: list[SessionInfo]) -> None:
@@ -143,7 +165,8 @@ def print_sessions(sessions: list[SessionInfo]) -> None:
         changed = datetime.fromtimestamp(info.updated_s).isoformat(" ", "minutes")
         counts = (info.n_tokens, info.n_sentences, size(info.n_bytes), info.n_turns, len(info.sources))
         cells = [f"{count:,}" if isinstance(count, int) else count for count in counts]
-        table.add_row(Text(visible(info.name)), *cells, changed)
+        name = visible(info.name) + (" (encrypted)" if info.encrypted else "")
+        table.add_row(Text(name), *cells, changed)
     OutputConsole().print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from livingkv.errors import KeyMissing
 from livingkv.results import Hot, SessionInfo, Stats, Timings, Turn
 from livingkv.store import SessionRow, Store
 
@@ -18,6 +19,7 @@ def session_info(row: SessionRow) -> SessionInfo:
         created_s=row.created_s,
         updated_s=row.updated_s,
         sources=row.sources,
+        encrypted=row.encrypted,
     )
 
 
@@ -40,10 +42,14 @@ def store_stats(store: Store) -> Stats:
 
 
 def hottest_sentences(store: Store, limit: int) -> list[Hot]:
-    """The sentences of a store that were recalled most and latest, warmest first."""
+    """The sentences of a store that were recalled most and latest, warmest first; without those of encrypted sessions
+    whose key is not there."""
     found = []
     for each in store.hottest(limit):
-        sentence = store.sentence(each.sentence_id)
+        try:
+            sentence = store.sentence(each.sentence_id)
+        except KeyMissing:
+            continue
         text, source, session = sentence.text.strip(), sentence.source, sentence.session
         found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))
     return found

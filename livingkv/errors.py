@@ -12,6 +12,7 @@
     │   └── CodecRefused            the self-test gate found the page codec unfit for this model
     ├── StoreError              the durable store
     │   ├── StoreNotFound           no store at that path
+    │   ├── StoreHalfErased         its erasing was begun and is to be finished
     │   ├── StoreUnwritable         no permission, not a folder, read-only file system
     │   ├── StoreLocked             another process writes to it
     │   ├── StoreFull               no disk space; the last commit stands
@@ -19,6 +20,7 @@
     │   ├── FormatUnsupported       a format version this code does not read
     │   ├── SessionNotFound         no session of that name or id
     │   ├── SessionExists           the name is taken
+    │   ├── KeyMissing              an encrypted session's key, or the package that uses it, is not there
     │   └── RecordDamaged           bytes failed their checksum or are missing
     │       └── PageDamaged             the same for a KV page: rebuild it from the session's text
     │           └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
@@ -86,6 +88,10 @@ class StoreNotFound(StoreError):
     """There is no store at the path."""
 
 
+class StoreHalfErased(StoreError):
+    """The store was being erased: part of it is gone, and erasing is all that can be done with it."""
+
+
 class StoreUnwritable(StoreError):
     """The path cannot be written."""
 
@@ -112,6 +118,10 @@ class SessionNotFound(StoreError):
 
 class SessionExists(StoreError):
     """A session of that name exists already."""
+
+
+class KeyMissing(StoreError):
+    """The key of an encrypted session, or the package that uses it, is not there."""
 
 
 class RecordDamaged(StoreError):

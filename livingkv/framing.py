@@ -102,7 +102,10 @@ class Words:
 
 
 class TextStream:
-    """Token ids to text piece by piece; a character whose bytes are spread over tokens comes out when it is whole."""
+    """Token ids to text piece by piece; a character whose bytes are spread over tokens comes out when it is whole.
+
+    One that never gets whole does not come out, nor does a U+FFFD that is the last of all: the two look alike.
+    """
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend

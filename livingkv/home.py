@@ -11,9 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from livingkv.codec import page_bytes
-from livingkv.errors import PageDamaged, SessionNotFound, StoreFull, StoreLocked, StoreUnwritable
+from livingkv.errors import (
+    InputError,
+    PageDamaged,
+    SessionNotFound,
+    StoreFull,
+    StoreLocked,
+    StoreNotFound,
+    StoreUnwritable,
+)
 from livingkv.home_index import HomeIndex
 from livingkv.hot_window import HotWindow
+from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.repairing import repair_session
 from livingkv.results import CheckReport
@@ -29,7 +38,13 @@ class Home(StoreAndModel):
     """The open parts of one memory. Not thread-safe."""
 
     def __init__(
-        self, path: Path, model: str | LoadedModel | None, settings: Settings | None, *, read_only: bool, create: bool
+        self,
+        path: Path,
+        model: str | ModelChoice | LoadedModel | None,
+        settings: Settings | None,
+        *,
+        read_only: bool,
+        create: bool,
     ) -> None:
         super().__init__(path, model, settings, read_only=read_only, create=create)
         self.index = HomeIndex(self)
@@ -57,13 +72,32 @@ class Home(StoreAndModel):
             )
         return self._pages
 
-    def session_for_writing(self, name: str, *, kv: bool = True) -> SessionRow:
-        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start."""
-        store = self.writable_store()
+    def session_for_writing(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
+        """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start,
+        with `encrypt` it is encrypted.
+
+        Raises InputError where it exists and keeps KV, or is in the clear, all the same.
+        """
+        row = self.known_session(name, kv=kv, encrypt=encrypt)
+        if row is None:
+            row = self.writable_store().create_session(name, kv=kv, encrypt=encrypt)
+            if encrypt:
+                self.let_go()  # sealed pages need more room in RAM
+        return row
+
+    def known_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow | None:
+        """The session called `name`, None if there is none yet. Raises InputError if it keeps KV though `kv` is
+        False, or is in the clear though `encrypt` is True."""
         try:
-            return store.session(name)
-        except SessionNotFound:
-            return store.create_session(name, kv=kv)
+            row = self.store().session(name)
+        except (SessionNotFound, StoreNotFound):
+            return None
+        if not kv and not row.text_only:
+            raise InputError("text-only", f"session {name!r}, which keeps KV", "leave it out, or name a new session")
+        if encrypt and not row.encrypted:
+            allowed = "leave it out, or name a new session"
+            raise InputError("encrypt", f"session {name!r}, which exists and is in the clear", allowed)
+        return row
 
     def at_message_start(self, session_id: int) -> bool:
         """True when the session's last token opened a user message, so that nothing of it has been said yet."""

@@ -14,6 +14,7 @@ from livingkv.errors import (
     IndexDamaged,
     IndexFault,
     InputError,
+    KeyMissing,
     RecordDamaged,
     SentenceForgotten,
     StoreFull,
@@ -31,6 +32,7 @@ class HomeIndex:
     def __init__(self, base: StoreAndModel) -> None:
         self._base = base
         self._index: Index | None = None
+        self._in_memory: dict[int, int] = {}  # encrypted session: the last sentence that the index was given
         self._closing = contextlib.ExitStack()
 
     @property
@@ -54,6 +56,7 @@ class HomeIndex:
         return self._index
 
     def _opened_index(self) -> Index:
+        self._in_memory.clear()
         folder, engine = self._folder, self._base.loaded_engine
         embedder = engine.embedder() if engine is not None else None
         try:
@@ -78,7 +81,7 @@ class HomeIndex:
             return False
         try:
             self._base.store().sentence(index.high_water)
-        except (SentenceForgotten, RecordDamaged):
+        except (SentenceForgotten, RecordDamaged, KeyMissing):
             return False
         except InputError:
             return True
@@ -100,8 +103,18 @@ class HomeIndex:
         while batch := store.sentences_after(self._index.high_water, _BATCH):
             if not self._base.read_only and not self._index.has_embedder:
                 self._index.use_embedder(self._base.engine().embedder())
-            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
             self._index.commit(batch[-1].sentence_id)
+        self._feed_encrypted(self._index)
+
+    def _feed_encrypted(self, index: Index) -> None:
+        """Let the index know what it does not have of encrypted sessions; it keeps that in memory alone."""
+        store = self._base.store()
+        for session_id in store.encrypted_sessions():
+            if store.has_key(session_id):
+                for batch in store.sentences_of(session_id, self._in_memory.get(session_id)):
+                    index.add_private([Entry(s.sentence_id, s.session_id, s.text) for s in batch])
+                    self._in_memory[session_id] = batch[-1].sentence_id
 
     def feed_if_possible(self) -> None:
         """The same after a commit that stands whatever becomes of the index: what it misses now it is fed at the next
@@ -117,6 +130,7 @@ class HomeIndex:
     def remake(self) -> None:
         """A new index of what the store holds now; of the old one nothing is left on disk."""
         self._let_go()
+        self._in_memory.clear()
         self._index = Index.recreate(self._folder, self._base.engine().embedder())
         self.feed()
         self._index.flush()

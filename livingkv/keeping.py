@@ -13,8 +13,9 @@ from livingkv.describing import hottest_sentences, session_info
 from livingkv.errors import InputError
 from livingkv.home import Home
 from livingkv.repairing import repair_session
-from livingkv.results import Forgotten, Hot, Repaired, SessionInfo
-from livingkv.store import DefragReport, ForgetReceipt
+from livingkv.restoring import archived_in, described, erase_archived, restore_sentences
+from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Repaired, SessionInfo
+from livingkv.store import DefragReport, ForgetReceipt, check_session_name
 
 
 class Keeping:
@@ -28,14 +29,15 @@ class Keeping:
         """Rebuild damaged, dropped and missing KV of one session or of all, from the kept token ids; nothing else
         is read.
 
-        A text-only session is given KV when it is named. One entry for each session that needed it. The index is
-        checked as well, and made anew where it is damaged. `progress` gets pages done and in all, session by session.
+        A text-only session is given KV when it is named. Encrypted sessions whose key is not there are left alone. One
+        entry for each session that needed it. The index is checked as well, and made anew where it is damaged.
+        `progress` gets pages done and in all, session by session.
         """
         store, engine = self._home.writable_store(), self._home.engine()
         rows = [store.session(session)] if session is not None else store.sessions()
         self._home.let_go()
         settings, n_sinks = self._home.settings, self._home.n_sinks
-        wanted = [row for row in rows if session is not None or not row.text_only]
+        wanted = [row for row in rows if session is not None or (not row.text_only and store.has_key(row.session_id))]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
         self._home.index.mend()
         return [one for one in done if one.pages or one.tail]
@@ -109,18 +111,51 @@ class Keeping:
         self._home.index.remake()
         return _forgotten(receipt)
 
-    def export(self, session: str, path: str | Path, *, kv: bool = True) -> int:
-        """Write a session to one portable file, with or without KV; its size in bytes. Raises PageDamaged: repair
-        first."""
-        store = self._home.store()
-        return store.export_session(store.session(session).session_id, path, kv=kv)
+    def archived(self, *, session: str | None = None) -> list[Archived]:
+        """What was pruned of one session or of all and not erased since, oldest first. Needs no model.
 
-    def import_file(self, path: str | Path, *, name: str | None = None, kv: bool = True) -> SessionInfo:
+        Raises SessionNotFound, or RecordDamaged for a damaged archive.
+        """
+        return [described(each) for each in archived_in(self._home.store(), session)]
+
+    def restore(
+        self, sentence_ids: Iterable[int] | None = None, *, of: str | None = None, session: str | None = None
+    ) -> list[Ingested]:
+        """Read pruned sentences again, at the end of `session` or of the session that each was in; then they leave the
+        archive. They are new sentences with new ids, under the name of their source. One entry for each session and
+        source; durable on return. Called again after it broke off, it goes on.
+
+        sentence_ids: these; of: those of one session; neither: all. Raises InputError for an id that is not in the
+        archive, SessionNotFound, RecordDamaged, ModelError or StoreError.
+        """
+        store = self._home.writable_store()
+        if session is not None:
+            check_session_name(session)
+        return restore_sentences(self._home, archived_in(store, of, sentence_ids), session)
+
+    def erase_archive(self, sentence_ids: Iterable[int] | None = None, *, session: str | None = None) -> ArchiveErased:
+        """Erase pruned sentences from the archive, all of them by default, for good: their bytes are overwritten on
+        return. Needs no model. Raises InputError for an id that is not in it, SessionNotFound or StoreError.
+        """
+        return erase_archived(self._home.store(), session, sentence_ids)
+
+    def export(self, session: str, path: str | Path, *, kv: bool = True, decrypt: bool = False) -> int:
+        """Write a session to one portable file, with or without KV; its size in bytes. Raises PageDamaged: repair
+        first. The file is in the clear, so an encrypted session is refused (InputError) unless `decrypt` is said."""
+        store = self._home.store()
+        return store.export_session(store.session(session).session_id, path, kv=kv, decrypt=decrypt)
+
+    def import_file(
+        self, path: str | Path, *, name: str | None = None, kv: bool = True, encrypt: bool = False
+    ) -> SessionInfo:
         """Make a session from an exported file. kv=False leaves its KV out; `repair` rebuilds it from the token ids.
+        encrypt: as for `ingest`.
 
         Raises FingerprintMismatch for a file of another model, RecordDamaged, SessionExists; nothing is changed then.
         """
-        row = self._home.writable_store().import_session(path, name=name, kv=kv)
+        row = self._home.writable_store().import_session(path, name=name, kv=kv, encrypt=encrypt)
+        if encrypt:
+            self._home.let_go()
         self._home.index.feed()
         return session_info(row)
 
@@ -142,4 +177,5 @@ def _forgotten(receipt: ForgetReceipt) -> Forgotten:
         bytes_erased=receipt.bytes_erased,
         bytes_freed=receipt.bytes_freed,
         bytes_awaiting=receipt.bytes_awaiting,
+        n_keys=receipt.n_keys,
     )

@@ -19,6 +19,8 @@ from livingkv.describing import session_info, store_stats, turn_of
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping
+from livingkv.model_choice import ModelChoice
+from livingkv.model_fetch import Progress
 from livingkv.models import LoadedModel
 from livingkv.pieces import source_digest, split_pieces
 from livingkv.recall import QUESTION_LEAD
@@ -50,19 +52,30 @@ class Memory(Keeping):
         cls,
         path: str | Path,
         *,
-        model: str | LoadedModel | None = None,
+        model: str | ModelChoice | LoadedModel | None = None,
         settings: Settings | None = None,
         read_only: bool = False,
         create: bool = True,
     ) -> Self:
         """Open the store at `path`. Where there is none, the first ingest or chat makes it, unless `create` is False.
 
-        model: a spec as for `load_model`, or a loaded model; None takes what the store was written with, else the
-        default. settings: None takes the defaults with the store's codec. read_only: any number may be open beside
+        model: a spec as for `load_model`, a `ModelChoice`, or a loaded model; None takes what the store was written
+        with, else the default. settings: None takes the defaults with the store's codec. read_only: any number may be
+        open beside
         one writer. Raises StoreNotFound, StoreLocked, FormatUnsupported, StoreUnwritable or InputError;
         FingerprintMismatch when a loaded model does not fit, else at the first use of the model.
         """
         return cls(Home(Path(path), model, settings, read_only=read_only, create=create))
+
+    def ready(self, session: str = "default", *, kv: bool = True, progress: Progress | None = None) -> None:
+        """Check all that can be checked before a text for `session` is there, and load the model; changes nothing.
+
+        `progress` gets phases of finding, fetching and loading the model. Raises InputError (the name, or kv=False for
+        a session that keeps KV), StoreUnwritable, StoreError or ModelError.
+        """
+        check_session_name(session)
+        self._home.known_session(session, kv=kv)
+        self._home.ready_to_write(progress)
 
     def ingest(
         self,
@@ -71,14 +84,18 @@ class Memory(Keeping):
         session: str = "default",
         text: bytes | None = None,
         kv: bool = True,
+        encrypt: bool = False,
         progress: OnProgress | None = None,
     ) -> Ingested:
         """Read a file (or `text`, then `source` is only its name) into a session; all of it is durable on return.
 
         Committed about every `settings.commit_tokens`; an ingest that broke off goes on from there when it is called
-        again, and bytes that the session holds already under that name are skipped. kv=False makes a new session
-        text-only: nothing is run through the model, recall reads its passages' text. `progress` gets bytes done and
-        in all. Raises SourceError before anything is changed; ModelError, StoreError: what was committed stands.
+        again, and bytes that the session holds already under that name are skipped. Where the file changed since, the
+        new text is a source beside the part that was read (`Ingested.n_stale_sentences`). kv=False makes a
+        new session text-only: nothing is run through the model, recall reads its passages' text. encrypt makes
+        a new session encrypted, with a key that `forget` destroys (`settings.key_folder`). `progress` gets bytes
+        done and in all. Raises SourceError, or InputError where kv=False meets a session that keeps KV, before
+        anything is changed; ModelError, StoreError: what was committed stands.
         """
         started, name, limit = perf_counter(), str(source), self._home.settings.max_line_bytes
         if text is None:
@@ -86,11 +103,16 @@ class Memory(Keeping):
         else:
             check_text(text, name, max_line_bytes=limit)
         check_session_name(session)
-        store, digest = self._home.writable_store(), source_digest(text)
-        row = self._home.session_for_writing(session, kv=kv)
-        known = store.source(row.session_id, name, digest)
+        self._home.known_session(session, kv=kv, encrypt=encrypt)
+        store = self._home.writable_store()
+        row = self._home.session_for_writing(session, kv=kv, encrypt=encrypt)
+        digest, known = store.find_source(row.session_id, name, source_digest(text), text)
         if known is not None and known.complete:
             return Ingested(name, session, len(text), known.n_tokens, known.n_sentences, 0.0, skipped=True)
+        parts = store.sources(row.session_id)
+        stale = sum(
+            part.n_sentences for part in parts if part.name == name and part.digest != digest and not part.complete
+        )
         done = known.n_bytes if known is not None else 0
         with self._reader(row, kv=not row.text_only) as reader:
             for piece in split_pieces(text, self._home.settings.commit_tokens, done):
@@ -103,7 +125,8 @@ class Memory(Keeping):
         self._home.index.feed_if_possible()
         now = store.source(row.session_id, name, digest)
         assert now is not None, "it was committed just now"
-        return Ingested(name, session, len(text), now.n_tokens, now.n_sentences, perf_counter() - started)
+        seconds = perf_counter() - started
+        return Ingested(name, session, len(text), now.n_tokens, now.n_sentences, seconds, n_stale_sentences=stale)
 
     def ask(
         self,
@@ -143,11 +166,15 @@ class Memory(Keeping):
         *,
         session: str = "default",
         max_tokens: int = 256,
+        encrypt: bool = False,
         sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Turn:
         """One turn of a conversation that goes on from the session's stored state; the turn is durable on return.
+        encrypt: as for `ingest`.
 
+        It ends before a `stop` string, which is kept, having been generated, and is not part of the answer.
         Raises QuestionError, ModelError or StoreError; the session is unchanged then.
         """
         check_ask(message, "resume", max_tokens)
@@ -155,7 +182,7 @@ class Memory(Keeping):
         asking = Asking(self._home, message)
         engine = asking.engine
         self._home.writable_store()
-        with self._reader(self._home.session_for_writing(session)) as reader:
+        with self._reader(self._home.session_for_writing(session, encrypt=encrypt)) as reader:
             assert reader.hot is not None
             reused = reader.n_reused
             if not self._home.at_message_start(reader.session_id):
@@ -166,7 +193,7 @@ class Memory(Keeping):
             asking.clock.first_token = asking.clock.lap()
             prefilled = engine.runner.n_prefilled - asking.prefilled_before
             tokens = engine.runner.generate(logits, reader.hot, Sampler(sampling or Sampling()), max_tokens)
-            generated = collect(tokens, engine.words.stream(), max_tokens, on_text=on_text)
+            generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
         self._home.index.feed_if_possible()

@@ -8,43 +8,41 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
 from livingkv.errors import InputError, StoreError
 from livingkv.home import Home
+from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.results import Migrated
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
-from livingkv.store import Append, PortableChunk, SessionRow, portable_text
+from livingkv.store import BEFORE_MIGRATION, MIGRATING, Append, PortableChunk, SessionRow
 from livingkv.text import split_sentences
-
-NEW_SUFFIX = ".migrating"
-OLD_SUFFIX = ".before-migration"
 
 
 def migrate(
     path: Path,
     *,
-    model: str | LoadedModel | None,
+    model: str | ModelChoice | LoadedModel | None,
     settings: Settings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Migrated:
     """Read every session of the store at `path` again with `model` and the settings' codec, then swap. Blocks for
     as long as reading the text takes; broken off, the old store stands and the next call begins anew.
 
-    model: None keeps the store's. `progress` gets a session's name, sessions done and in all.
+    model: None keeps the store's, and its weights and positions where they are not chosen. `progress` gets a session's
+    name, sessions done and in all.
     Raises InputError when an old store of an earlier migration is still beside it, StoreError or ModelError.
     """
-    new, old = path.with_name(path.name + NEW_SUFFIX), path.with_name(path.name + OLD_SUFFIX)
+    new, old = path.with_name(path.name + MIGRATING), path.with_name(path.name + BEFORE_MIGRATION)
     if old.exists():
         raise InputError("store", old, "an earlier migration left it: check the new store, then remove it")
     if new.exists():
         shutil.rmtree(new)
-    source = Home(path, None, None, read_only=False, create=False)
+    source = Home(path, None, Settings(key_folder=settings.key_folder), read_only=False, create=False)
     try:
         rows = source.store().sessions()
         before = sum(row.n_tokens for row in rows)
@@ -61,19 +59,20 @@ def _copy_sessions(
     source: Home,
     rows: list[SessionRow],
     new: Path,
-    model: str | LoadedModel | None,
+    model: str | ModelChoice | LoadedModel | None,
     settings: Settings,
     progress: Callable[[str, int, int], None] | None,
 ) -> int:
-    chosen = model if model is not None else source.model_label
+    chosen = model
+    if not isinstance(model, LoadedModel):
+        chosen = ModelChoice.of(model)
+        if chosen.spec is None:
+            chosen = chosen.as_in(source.store().fingerprint, source.model_label)
     target = Home(new, chosen, settings, read_only=False, create=True)
     try:
         target.writable_store()
         for done, row in enumerate(rows, 1):
-            with tempfile.TemporaryDirectory(dir=new.parent, prefix=".migrating-") as folder:
-                portable = Path(folder) / "session"
-                source.store().export_session(row.session_id, portable, kv=False)
-                _read_session(target, row, portable)
+            _read_session(target, row, source.store().portable_chunks(row.session_id))
             if progress is not None:
                 progress(row.name, done, len(rows))
         target.index.feed()
@@ -82,29 +81,29 @@ def _copy_sessions(
         target.close()
 
 
-def _read_session(target: Home, row: SessionRow, portable: Path) -> None:
-    """Read one exported session into the new store, chunk by chunk; one commit for each chunk, one for each turn."""
-    made = target.session_for_writing(row.name, kv=not row.text_only)
+def _read_session(target: Home, row: SessionRow, chunks: Iterator[PortableChunk]) -> None:
+    """Read one session into the new store, chunk by chunk; one commit for each chunk, one for each turn."""
+    made = target.session_for_writing(row.name, kv=not row.text_only, encrypt=row.encrypted)
     if row.text_only:
         reader = SessionReader.of(target.engine(), None, made)
-        _append_all(target, reader, portable)
+        _append_all(target, reader, chunks)
         return
     with target.hot_window(made) as hot:
-        _append_all(target, SessionReader.of(target.engine(), hot, made), portable)
+        _append_all(target, SessionReader.of(target.engine(), hot, made), chunks)
 
 
-def _append_all(target: Home, reader: SessionReader, portable: Path) -> None:
-    for turn in _turns(portable):
+def _append_all(target: Home, reader: SessionReader, chunks: Iterator[PortableChunk]) -> None:
+    for turn in _turns(chunks):
         target.store().append_all([_read_chunk(reader, chunk) for chunk in turn])
     if reader.has_framing:
         target.store().append(reader.flush())
 
 
-def _turns(portable: Path) -> Iterator[list[PortableChunk]]:
+def _turns(chunks: Iterator[PortableChunk]) -> Iterator[list[PortableChunk]]:
     """A document chunk alone; a user chunk with the assistant chunk that answers it."""
     pending: list[PortableChunk] = []
-    for is_said, chunks in groupby(portable_text(portable), lambda chunk: chunk.role in ("user", "assistant")):
-        for chunk in chunks:
+    for is_said, alike in groupby(chunks, lambda chunk: chunk.role in ("user", "assistant")):
+        for chunk in alike:
             pending.append(chunk)
             if not is_said or chunk.ends_turn:
                 yield pending

@@ -26,6 +26,8 @@ from livingkv.model_sources import cache_folder, find_model
 __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
 
 Weights = Literal["bf16", "fp32", "8bit", "4bit"]
+AskedDualChunk = DualChunk | Literal["off"] | None
+"""Rules that the caller wants, "off" for none, None for those of the model's config."""
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
 
@@ -77,19 +79,21 @@ def load_model(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     weights: Weights | None = None,
-    dual_chunk: DualChunk | None = None,
+    dual_chunk: AskedDualChunk = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
 
     spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's
     LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default),
-    "fp32", or "8bit" and "4bit" through bitsandbytes. dtype: of activations and KV, by default the weights'.
-    dual_chunk: by default the config's.
+    "fp32", or "8bit" and "4bit" through bitsandbytes (on the CPU only where `device` says so). dtype: of activations
+    and KV, by default the weights'. dual_chunk: by default the config's, "off" for plain positions.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
     place, computed_in = _device(device), _dtype(weights, dtype)
+    if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
+        raise InputError("weights", weights, "bf16 or fp32 is allowed without a CUDA device")
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
     if progress:
@@ -118,7 +122,7 @@ def from_network(
     tokenizer: Any,
     *,
     name: str = "network",
-    dual_chunk: DualChunk | None = None,
+    dual_chunk: AskedDualChunk = None,
     quantization: str = "none",
 ) -> LoadedModel:
     """A `LoadedModel` of a network that is in memory already. Puts it in eval mode and switches gradients off.
@@ -126,6 +130,7 @@ def from_network(
     Raises UnsupportedModel as `load_model` does. The model digest is of the tensors in memory.
     """
     refuse_unsupported(name, network.config)
+    _require_one_device(name, network)
     digests = network_digest(network), tokenizer_digest(tokenizer)
     return _described(
         network,
@@ -143,7 +148,7 @@ def _described(
     tokenizer: Any,
     *,
     name: str,
-    dual_chunk: DualChunk | None,
+    dual_chunk: AskedDualChunk,
     quantization: str,
     model_digest: str,
     tokenizer_digest: str,
@@ -152,6 +157,7 @@ def _described(
     network.eval().requires_grad_(False)
     config = network.config
     own_chunk = DualChunk.from_config(config)
+    rules = _dual_chunk(dual_chunk, own_chunk)
     native = own_chunk.original_context if own_chunk else int(config.max_position_embeddings)
     rope, facts = _probed(network, name, native)
     if len(tokenizer) > config.vocab_size:
@@ -167,13 +173,34 @@ def _described(
         dtype=network.dtype,
         device=network.device,
         key_bias=facts.key_bias,
-        dual_chunk=dual_chunk or own_chunk,
+        dual_chunk=rules,
         stop_ids=_stop_ids(network, tokenizer),
         model_digest=model_digest,
         tokenizer_digest=tokenizer_digest,
-        rope_text=rope_text(config, rope, dual_chunk or own_chunk),
+        rope_text=rope_text(config, rope, rules),
         quantization=quantization if quantization != "none" else _own_quantization(config),
     )
+
+
+def _dual_chunk(asked: AskedDualChunk, own: DualChunk | None) -> DualChunk | None:
+    if asked == "off":
+        return None
+    if asked is not None and not isinstance(asked, DualChunk):
+        raise InputError("dual_chunk", repr(asked), 'a DualChunk, "off" or None is allowed')
+    return asked or own
+
+
+def _require_one_device(name: str, network: Any) -> None:
+    """Raise UnsupportedModel for weights that are spread over devices, or of which this process has only a part."""
+    tensors = [*network.parameters(), *network.buffers()]
+    places = sorted({str(tensor.device) for tensor in tensors})
+    if len(places) > 1:
+        spread = f"its weights are spread over {', '.join(places)}"
+    elif any(hasattr(tensor, "device_mesh") for tensor in tensors) or (getattr(network, "_tp_size", None) or 1) > 1:
+        spread = "each process has only its share of the heads (tensor parallel)"
+    else:
+        return
+    raise UnsupportedModel(f"{name} cannot be used: {spread}; load all of it onto one device")
 
 
 def _probed(network: Any, name: str, native_context: int) -> tuple[Rope, AttentionFacts]:

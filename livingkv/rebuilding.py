@@ -9,7 +9,7 @@ from livingkv.errors import RecordDamaged
 from livingkv.store import RebuildReport, Store
 
 
-def rebuild_if_lost(path: str | Path) -> RebuildReport | None:
+def rebuild_if_lost(path: str | Path, *, key_folder: str | None = None) -> RebuildReport | None:
     """Rebuild the catalog of a store that cannot be opened without it, from its segments; None if it is whole.
 
     Durable on return. The index is dropped with it, because ids of forgotten sentences may be given out again; the
@@ -18,7 +18,7 @@ def rebuild_if_lost(path: str | Path) -> RebuildReport | None:
     try:
         Store.open(path, mode="read").close()
     except RecordDamaged:
-        report = Store.rebuild_catalog(path)
+        report = Store.rebuild_catalog(path, key_folder=key_folder)
         shutil.rmtree(Path(path) / "index", ignore_errors=True)
         return report
     return None

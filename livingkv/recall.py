@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from livingkv.codec import KV
 from livingkv.engine import Engine
-from livingkv.errors import InputError, RecordDamaged
+from livingkv.errors import InputError, KeyMissing, RecordDamaged
 from livingkv.index import Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
@@ -48,12 +48,15 @@ class Probed:
 
 
 def probe(store: Store, index: Index, question: str, session: str | None, limit: int) -> Probed:
-    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound.
+    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound or KeyMissing.
 
     The index is asked first and the sessions are read after it, so that no hit is newer than its session's row. A
     hit whose text is damaged or that the store does not have is left out.
     """
-    wanted = None if session is None else frozenset({store.session(session).session_id})
+    wanted = None
+    if session is not None:
+        wanted = frozenset({store.session(session).session_id})
+        store.require_key(*wanted)
     found = index.probe(question, limit=limit, session_ids=wanted)
     sessions = (store.session(session),) if session is not None else tuple(store.sessions())
     n_tokens = {row.session_id: row.n_tokens for row in sessions}
@@ -70,7 +73,7 @@ def probe(store: Store, index: Index, question: str, session: str | None, limit:
 def _stored(store: Store, sentence_id: int) -> Sentence | None:
     try:
         return store.sentence(sentence_id)
-    except (InputError, RecordDamaged):
+    except (InputError, RecordDamaged, KeyMissing):
         return None
 
 

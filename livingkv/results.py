@@ -77,7 +77,10 @@ class Turn(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What `ingest` returns for one source. `skipped` is True when the session held these very bytes already."""
+    """What `ingest` returns for one source. `skipped` is True when the session held these very bytes already.
+
+    `n_stale_sentences`: those of other bytes under this name, kept of ingests that broke off. `forget` takes them.
+    """
 
     source: str
     session: str
@@ -86,11 +89,15 @@ class Ingested:
     n_sentences: int
     seconds: float
     skipped: bool = False
+    n_stale_sentences: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds."""
+    """One session. `n_tokens` counts the model's stored tokens, template tokens included; times are Unix seconds.
+
+    `sources` of an encrypted session are empty where its key is not there.
+    """
 
     name: str
     session_id: int
@@ -101,6 +108,7 @@ class SessionInfo:
     created_s: float
     updated_s: float
     sources: tuple[str, ...] = ()
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +156,7 @@ class Repaired:
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
-    overwritten already; `defrag` gives their space back."""
+    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed."""
 
     n_sentences: int
     n_tokens: int
@@ -157,6 +165,49 @@ class Forgotten:
     bytes_erased: int
     bytes_freed: int
     bytes_awaiting: int
+    n_keys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """The receipt of a store that was erased as a whole: what it held, and what became of its files.
+
+    Counts are of the moment when erasing began, also when it broke off and was finished later; None where the store
+    was too damaged to count. `paths`: the store and copies of it that a migration left. `size_bytes`: what their files
+    took. `bytes_overwritten`: by this call; less than the size where files have holes, a full disk allowed no
+    overwriting, or an earlier call began. `left`: names in the store's folder that are not a store's, untouched.
+    """
+
+    paths: tuple[str, ...]
+    n_sessions: int | None
+    n_sentences: int | None
+    n_tokens: int | None
+    n_pages: int | None
+    n_archived: int | None
+    n_bytes: int | None
+    size_bytes: int
+    bytes_overwritten: int = 0
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A pruned sentence in the archive. `session` is that session's name now; the text's bytes that are not UTF-8
+    are surrogates (`surrogateescape`)."""
+
+    sentence_id: int
+    session: str
+    source: str
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveErased:
+    """The receipt of an erased archive, or part of one: its bytes are overwritten. `n_bytes`: of text."""
+
+    n_sentences: int
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

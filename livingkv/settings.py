@@ -42,6 +42,7 @@ class Settings:
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
     pages goes first, text and index stay. None: no limit.
+    key_folder: where the keys of encrypted sessions are, outside of the store. None: in it.
     ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.
@@ -57,6 +58,7 @@ class Settings:
     max_line_bytes: int = 1 << 20
     disk_budget_bytes: int | None = None
     ram_budget_bytes: int = 1 << 28
+    key_folder: str | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -71,6 +73,8 @@ class Settings:
             raise InputError(
                 "settings.disk_budget_bytes", repr(budget), f"None or at least {1 << 20} bytes are allowed"
             )
+        if self.key_folder is not None and (not isinstance(self.key_folder, str) or not self.key_folder):
+            raise InputError("settings.key_folder", repr(self.key_folder), "None or the path of a folder is allowed")
         for name, kind in (("codec", CodecName), ("placement", Placement)):
             if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")

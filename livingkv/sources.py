@@ -10,7 +10,7 @@ import codecs
 import contextlib
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -52,11 +52,12 @@ def check_text(text: bytes, name: str, *, max_line_bytes: int) -> None:
     _read(BytesIO(text), name, max_line_bytes, is_stream=False)
 
 
-def walk_sources(paths: Iterable[str | Path]) -> list[Path]:
+def walk_sources(paths: Iterable[str | Path], on_left_out: Callable[[Path, str], None] | None = None) -> list[Path]:
     """The files to read, without repeats: files and "-" as named, folders walked in sorted order.
 
     A walk skips hidden names, links to folders, special files, empty files and files that are not UTF-8 text; a file
-    that was named is returned whatever it holds, so that `read_source` refuses it.
+    that was named is returned whatever it holds, so that `read_source` refuses it. `on_left_out` is told what a walk
+    skips and why, hidden names aside.
     Raises SourceError for a path that does not exist, a folder without any text, and what may not be read.
     """
     found: dict[Path, None] = {}
@@ -67,14 +68,14 @@ def walk_sources(paths: Iterable[str | Path]) -> list[Path]:
             continue
         with _refusals(path):
             is_folder = stat.S_ISDIR(path.stat().st_mode)
-        inside = list(_walk(path)) if is_folder else [path]
+        inside = list(_walk(path, on_left_out or _forget_it)) if is_folder else [path]
         if not inside:
             raise SourceError("source", path, "a folder needs at least one text file that is not hidden; name another")
         found.update(dict.fromkeys(inside))
     return list(found)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, leave_out: Callable[[Path, str], None]) -> Iterator[Path]:
     with _refusals(folder):
         entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     for entry in entries:
@@ -83,21 +84,34 @@ def _walk(folder: Path) -> Iterator[Path]:
         with _refusals(entry):
             is_folder, is_file = entry.is_dir(), entry.is_file()
         if is_folder and not entry.is_symlink():
-            yield from _walk(entry)
-        elif is_file and _looks_like_text(entry):
+            yield from _walk(entry, leave_out)
+            continue
+        reason = _not_text(entry) if is_file else "a link to a folder" if is_folder else "no regular file"
+        if reason is None:
             yield entry
+        else:
+            leave_out(entry, reason)
 
 
-def _looks_like_text(path: Path) -> bool:
+def _forget_it(path: Path, reason: str) -> None:
+    """Nobody wants to know what was left out."""
+
+
+def _not_text(path: Path) -> str | None:
+    """Why a file's beginning cannot be that of a text; None if it can."""
     with _refusals(path), _open_regular(path) as file:
         head = file.read(_SNIFF_BYTES)
-    if not head or b"\0" in head or _other_encoding(head):
-        return False
+    if not head:
+        return "empty"
+    if encoding := _other_encoding(head):
+        return f"{encoding}, not UTF-8"
+    if b"\0" in head:
+        return "binary"
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # a character cut off by the sniff is no error
-    except UnicodeDecodeError:
-        return False
-    return True
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 at byte {error.start:,}"
+    return None
 
 
 def _open_regular(path: Path) -> BinaryIO:

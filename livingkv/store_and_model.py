@@ -13,16 +13,24 @@ from time import perf_counter
 from livingkv.codec_gate import require_codec
 from livingkv.engine import Engine
 from livingkv.errors import InputError, RecordDamaged, StoreNotFound, StoreUnwritable
-from livingkv.models import LoadedModel, load_model
+from livingkv.model_choice import ModelChoice
+from livingkv.model_fetch import Progress
+from livingkv.models import LoadedModel
 from livingkv.settings import DEFAULT_CODEC, CodecName, Settings
-from livingkv.store import Store
+from livingkv.store import Store, require_place
 
 
 class StoreAndModel:
     """Base of `Home`: what everything else in it stands on. Not thread-safe."""
 
     def __init__(
-        self, path: Path, model: str | LoadedModel | None, settings: Settings | None, *, read_only: bool, create: bool
+        self,
+        path: Path,
+        model: str | ModelChoice | LoadedModel | None,
+        settings: Settings | None,
+        *,
+        read_only: bool,
+        create: bool,
     ) -> None:
         self.path = path
         self.read_only = read_only
@@ -32,16 +40,22 @@ class StoreAndModel:
         self._closing = contextlib.ExitStack()
         self._store: Store | None = None
         self._engine: Engine | None = None
+        self._codec_fits = False
         try:
             self._open(path, model, create=create)
         except BaseException:
             self._closing.close()
             raise
 
-    def _open(self, path: Path, model: str | LoadedModel | None, *, create: bool) -> None:
+    def _open(self, path: Path, model: str | ModelChoice | LoadedModel | None, *, create: bool) -> None:
         try:
             budget = None if self.read_only else self.settings.disk_budget_bytes
-            self._store = Store.open(path, mode="read" if self.read_only else "write", disk_budget_bytes=budget)
+            self._store = Store.open(
+                path,
+                mode="read" if self.read_only else "write",
+                disk_budget_bytes=budget,
+                key_folder=self.settings.key_folder,
+            )
         except StoreNotFound:
             if self.read_only or not create:
                 raise
@@ -97,11 +111,8 @@ class StoreAndModel:
     def writable_store(self) -> Store:
         """The store, made now if it does not exist; its model is checked. Raises StoreUnwritable when opened
         read-only."""
-        if self.read_only:
-            raise StoreUnwritable(f"{self.path} was opened read-only: open it for writing")
-        engine = self.engine()
+        engine = self.ready_to_write()
         if self._store is None:
-            require_codec(engine)
             self._store = Store.open(
                 self.path,
                 mode="write",
@@ -109,6 +120,7 @@ class StoreAndModel:
                 create=True,
                 labels=engine.labels(),
                 disk_budget_bytes=self.settings.disk_budget_bytes,
+                key_folder=self.settings.key_folder,
             )
             self._closing.callback(self._store.close)
         return self._store
@@ -118,15 +130,31 @@ class StoreAndModel:
         """The model if it is loaded already."""
         return self._engine
 
-    def engine(self) -> Engine:
+    def ready_to_write(self, progress: Progress | None = None) -> Engine:
+        """The model, and nothing in the way of writing that can be known before; nothing is changed.
+
+        Raises StoreUnwritable, StoreError for somebody else's folder, ModelError or FingerprintMismatch.
+        """
+        if self.read_only:
+            raise StoreUnwritable(f"{self.path} was opened read-only: open it for writing")
+        if self._store is None:
+            require_place(self.path)
+        engine = self.engine(progress)
+        if self._store is None and not self._codec_fits:
+            require_codec(engine)
+            self._codec_fits = True
+        return engine
+
+    def engine(self, progress: Progress | None = None) -> Engine:
         """The model, loaded now if need be, and checked against the store. Raises ModelError or FingerprintMismatch."""
         if self._engine is None:
             started = perf_counter()
             model = self._model
-            if model is None and self._store is not None:
-                model = self._label("model")
             if not isinstance(model, LoadedModel):
-                model = load_model(model)
+                choice = ModelChoice.of(model)
+                if self._store is not None:
+                    choice = choice.as_in(self._store.fingerprint, str(choice.spec or self.model_label))
+                model = choice.load(progress)
             if self.settings.placement == "dual_chunk" and model.dual_chunk is None:
                 allowed = "a model with dual-chunk positions is needed; compact and absolute work with every model"
                 raise InputError("settings.placement", "dual_chunk", allowed)

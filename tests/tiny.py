@@ -12,7 +12,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from livingkv.models import DualChunk, LoadedModel, from_network
+from livingkv.models import AskedDualChunk, LoadedModel, from_network
 
 FAMILIES = ("qwen2", "llama", "mistral", "qwen3")
 N_LAYERS = 3
@@ -96,7 +96,7 @@ def tiny_model(
     *,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    dual_chunk: DualChunk | None = None,
+    dual_chunk: AskedDualChunk = None,
     **changes: Any,
 ) -> LoadedModel:
     """A `LoadedModel` of a tiny random network, on the CPU. `changes` go to the config."""

@@ -121,12 +121,20 @@ class Index:
         self._pending.add(staged, vectors)
         self._staged.clear()
         self._high_water = high_water
-        if len(self._pending) >= FLUSH_SENTENCES and self.mode == "write":
+        if self._pending.n_public >= FLUSH_SENTENCES and self.mode == "write":
             self.flush()
+
+    def add_private(self, entries: Sequence[Entry]) -> None:
+        """Make sentences findable at once that must never be written: they are gone with this object.
+
+        `high_water` stays: whoever keeps secrets feeds them anew after each opening. Costs their embedding.
+        """
+        vectors = self._embedder.embed([entry.text for entry in entries]) if self._embedder and entries else None
+        self._pending.add(entries, vectors, private=True)
 
     def flush(self) -> None:
         """Make all that is committed durable; nothing happens when it is already. Raises as `commit`."""
-        if len(self._pending) or self._high_water != self._durable.state.high_water:
+        if self._pending.n_public or self._high_water != self._durable.state.high_water:
             self._write()
 
     def remove(self, *, sentence_ids: Sequence[int] = (), session_ids: Sequence[int] = ()) -> int:
@@ -217,15 +225,16 @@ class Index:
 
     def _write(self, removed_sentences: Sequence[int] = (), removed_sessions: Sequence[int] = ()) -> None:
         self._require_writer()
-        vectors = self._pending.vectors() if self._embedder is not None and len(self._pending) else None
+        vectors = self._pending.public_vectors() if self._embedder is not None and self._pending.n_public else None
+        written = self._pending.public()
         self._durable.write(
-            list(self._pending.documents.values()),
+            written,
             vectors,
             self._high_water,
             removed_sentences=removed_sentences,
             removed_sessions=removed_sessions,
         )
-        self._pending = PendingSentences()
+        self._pending.remove([document.sentence_id for document in written], ())
 
     def _require_writer(self) -> None:
         if self.mode != "write":
@@ -237,6 +246,7 @@ class Index:
             return
         state = self._durable.state
         if state.last_id is not None:
-            self._pending.remove([one for one in self._pending.documents if one <= state.last_id], ())
+            durable = [one.sentence_id for one in self._pending.public() if one.sentence_id <= state.last_id]
+            self._pending.remove(durable, ())
         if state.high_water is not None:
             self._high_water = max(state.high_water, self._high_water or state.high_water)

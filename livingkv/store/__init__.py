@@ -2,7 +2,9 @@
 
 from livingkv.store.appending import check_session_name
 from livingkv.store.disk import Disk, Step
+from livingkv.store.erasing_store import BEFORE_MIGRATION, MIGRATING, erase_store, what_erasing_takes
 from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.making import require_place
 from livingkv.store.rows import (
     Append,
     ArchivedSentence,
@@ -22,6 +24,8 @@ from livingkv.store.store import Store
 from livingkv.store.transfer import portable_text, require_portable
 
 __all__ = [
+    "BEFORE_MIGRATION",
+    "MIGRATING",
     "Append",
     "ArchivedSentence",
     "DefragReport",
@@ -40,6 +44,9 @@ __all__ = [
     "Store",
     "StoreStats",
     "check_session_name",
+    "erase_store",
     "portable_text",
+    "require_place",
     "require_portable",
+    "what_erasing_takes",
 ]

@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
 from livingkv.errors import RecordDamaged
 from livingkv.store.disk import Disk, errors_named
+from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
+from livingkv.store.sealing import Kind, Place, Vault, from_text, to_text
 
 ARCHIVE = "archive"
 _FILE = "sentences.jsonl"
@@ -45,24 +47,48 @@ class Archive:
 
     def add(self, sentences: Sequence[ArchivedSentence]) -> None:
         """Add sentences that are not there yet; durable on return. Raises StoreError."""
+        self._drop_draft()
         known = self.read()
         ids = {each.sentence_id for each in known}
         self._write([*known, *(each for each in sentences if each.sentence_id not in ids)])
 
-    def remove(self, is_gone: Callable[[ArchivedSentence], bool]) -> int:
-        """Erase sentences: their bytes are overwritten on return. How many there were. Raises StoreError."""
+    def remove(self, is_gone: Callable[[ArchivedSentence], bool]) -> list[ArchivedSentence]:
+        """Erase sentences: their bytes are overwritten on return. Gives them. Raises RecordDamaged or StoreError."""
+        self._drop_draft()
         known = self.read()
-        kept = [each for each in known if not is_gone(each)]
-        if len(kept) < len(known):
-            self._write(kept)
-        return len(known) - len(kept)
+        gone = [each for each in known if is_gone(each)]
+        if gone:
+            self._write([each for each in known if not is_gone(each)])
+        return gone
+
+    def clear(self) -> None:
+        """Erase all of it, also what is damaged: overwritten on return. Raises StoreError."""
+        self._drop_draft()
+        with errors_named(self._path):
+            if self._path.exists():
+                overwrite_and_remove(self._disk, self._path)
+                self._disk.sync_folder(self._path.parent)
+
+    def _drop_draft(self) -> None:
+        """Erase what a write that broke off left: it may hold what is to be forgotten now."""
+        draft = self._draft()
+        with errors_named(draft):
+            if draft.exists():
+                overwrite_and_remove(self._disk, draft)
+                self._disk.sync_folder(draft.parent)
+
+    def _draft(self) -> Path:
+        return self._path.with_name(_FILE + ".tmp")
 
     def _write(self, sentences: Sequence[ArchivedSentence]) -> None:
         lines = []
         for each in sentences:
-            body = json.dumps(asdict(each)).encode()
+            values = asdict(each)
+            if not each.sealed:
+                del values["sealed"]
+            body = json.dumps(values).encode()
             lines.append(f"{xxh3_64_hexdigest(body)} ".encode() + body + b"\n")
-        draft = self._path.with_name(_FILE + ".tmp")
+        draft = self._draft()
         with errors_named(self._path):
             self._disk.make_folder(self._path.parent)
             descriptor = self._disk.open_new(draft)
@@ -81,3 +107,21 @@ class Archive:
                 if old is not None:
                     self._disk.write(old, [bytes(self._disk.size(old))], 0)
                     self._disk.sync(old)
+
+
+def sealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:
+    """A sentence of an encrypted session as it may stand in the archive; another one as it is. Raises KeyMissing."""
+    if not key_id:
+        return sentence
+    content = json.dumps({"source": sentence.source, "text": sentence.text}).encode()
+    data = vault.seal(key_id, Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id), content)
+    return replace(sentence, source="", text="", sealed=to_text(data))
+
+
+def unsealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:
+    """The sentence of `sealed`; as it is where the key is not there. Raises RecordDamaged."""
+    if not sentence.sealed or not key_id or not vault.can_open(key_id):
+        return sentence
+    place = Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id)
+    content = json.loads(vault.open(key_id, place, from_text(sentence.sealed)))
+    return replace(sentence, source=content["source"], text=content["text"], sealed="")

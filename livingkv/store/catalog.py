@@ -6,19 +6,24 @@ Knows rows and transactions; refuses to know segments' bytes and what an append 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from xxhash import xxh3_64_intdigest
 
 from livingkv.errors import RecordDamaged, StoreError
 from livingkv.store import item_bytes
 from livingkv.store.environment import acquire, release
 from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.key_files import KeyPlace
 from livingkv.store.records import Location
 from livingkv.store.scrubbing import scrub
+from livingkv.store.sealing import Kind, Place, Vault
 from livingkv.store.snapshot import (
     CHUNKS,
     DATABASES,
+    DROP_KEYS,
     ERASING,
     EVENTS,
     IDENTITY,
@@ -89,7 +94,8 @@ class Changes(Snapshot):
 
     def remove_source_key(self, session_id: int, item: SourceItem) -> None:
         """A source is not found by its name and digest any more."""
-        self._remove(SOURCE_KEYS, item_bytes.source_key(session_id, item.name, item.digest))
+        identity = self._sealed_source(session_id, item.name, item.digest)
+        self._remove(SOURCE_KEYS, item_bytes.source_key(session_id, *identity))
 
     def put_scrub(self) -> None:
         """The catalog's file is to be scrubbed."""
@@ -98,6 +104,13 @@ class Changes(Snapshot):
     def remove_scrub(self) -> None:
         """The catalog's file has been scrubbed."""
         self._remove(META, SCRUB)
+
+    def put_dropped_keys(self, keys: Sequence[tuple[bytes, KeyPlace]]) -> None:
+        """Keys that are to be destroyed, all that there are."""
+        if keys:
+            self._put(META, DROP_KEYS, b"".join(key_id + bytes([place]) for key_id, place in keys))
+        else:
+            self._remove(META, DROP_KEYS)
 
     def remove_session(self, session_id: int, name: str) -> None:
         """All rows of a session."""
@@ -116,11 +129,12 @@ class Changes(Snapshot):
         self._transaction.delete(key, db=self._handles[database])
 
     def put_source(self, session_id: int, number: int, item: SourceItem) -> None:
-        """A source and the key under which it is found."""
-        self._put(SOURCES, item_bytes.key_2(session_id, number), item_bytes.pack_source(item))
-        self._put(
-            SOURCE_KEYS, item_bytes.source_key(session_id, item.name, item.digest), item_bytes.pack_number(number)
-        )
+        """A source and the key under which it is found; name and digest are sealed if the session is, whose row is
+        there."""
+        name, digest = self._sealed_source(session_id, item.name, item.digest)
+        sealed = item._replace(name=name, digest=digest)
+        self._put(SOURCES, item_bytes.key_2(session_id, number), item_bytes.pack_source(sealed))
+        self._put(SOURCE_KEYS, item_bytes.source_key(session_id, name, digest), item_bytes.pack_number(number))
 
     def put_chunk(self, session_id: int, number: int, item: ChunkItem) -> None:
         """A chunk, and that it belongs to its source and holds its sentences."""
@@ -146,7 +160,16 @@ class Changes(Snapshot):
         self._put(WEIGHTS, item_bytes.key_long(sentence_id), item_bytes.pack_weight(item))
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
-        """A session's tail in place of the one before; pieces that stay the same are not written."""
+        """A session's tail in place of the one before; pieces that stay the same are not written.
+
+        If the session is encrypted, the tail is sealed, and the session's row, which is there, counts the sealed bytes.
+        """
+        sealed_by, session = self._sealed_by(session_id), self.session(session_id)
+        if sealed_by is not None and session is not None and tail:
+            vault, key_id = sealed_by
+            tail = vault.seal(key_id, Place(Kind.TAIL, session_id, session.n_tokens), tail)
+            checked = session._replace(tail_bytes=len(tail), tail_checksum=xxh3_64_intdigest(tail))
+            self.put_session(session_id, checked)
         n_pieces = -(-len(tail) // TAIL_PIECE_BYTES)
         for piece in range(n_pieces):
             body = tail[piece * TAIL_PIECE_BYTES : (piece + 1) * TAIL_PIECE_BYTES]
@@ -159,9 +182,13 @@ class Changes(Snapshot):
 
 
 class Catalog:
-    """The catalog of one store. Threads may share it; a forked child may not."""
+    """The catalog of one store. Threads may share it; a forked child may not.
 
-    def __init__(self, folder: Path, map_bytes: int, *, writable: bool) -> None:
+    vault: opens and seals the rows of encrypted sessions; None leaves them as they are.
+    """
+
+    def __init__(self, folder: Path, map_bytes: int, *, writable: bool, vault: Vault | None = None) -> None:
+        self.vault = vault
         self._environment = acquire(folder, DATABASES, map_bytes, writable=writable)
         self._folder = folder
         self._is_open = True
@@ -179,7 +206,7 @@ class Catalog:
     def read(self) -> Snapshot:
         """The newest commit, as a context manager. Keep it short: an open snapshot keeps LMDB from reusing space."""
         self._require_open()
-        return Snapshot(self._environment, self._environment.begin_read())
+        return Snapshot(self._environment, self._environment.begin_read(), self.vault)
 
     def settled(self, read: Callable[[], Answer]) -> Answer:
         """What `read` returns; it runs again if it met a damaged record while a commit may have moved that record."""
@@ -196,7 +223,7 @@ class Catalog:
         """All that `apply` puts, or nothing; durable on return. `apply` may run twice and must only put."""
 
         def run(transaction: Any) -> None:
-            apply(Changes(self._environment, transaction))
+            apply(Changes(self._environment, transaction, self.vault))
 
         self._require_open()
         self._environment.write(run, before_commit)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from livingkv.errors import LivingKVError, RecordDamaged
+from livingkv.errors import KeyMissing, LivingKVError, RecordDamaged
 from livingkv.results import CheckReport
 from livingkv.store.catalog import Catalog
 from livingkv.store.check_segments import SegmentCheck
@@ -18,6 +18,7 @@ from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.items import ChunkItem, PageItem, PageState, SegmentItem, SessionFlags, SessionItem
 from livingkv.store.reading import Reading, wanted_chunk, wanted_page
+from livingkv.store.sealing import Place
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
 
@@ -33,7 +34,7 @@ def check_store(
     except RecordDamaged as error:
         facts.problems.append(str(error))
     facts.check_tails(reading)
-    facts.check_records(reader)
+    facts.check_records(reader, reading)
     segments = SegmentCheck(disk, root, facts.segments, facts.known_records())
     problems = facts.problems + segments.problems()
     return CheckReport(str(root), len(facts.pages), segments.n_records, facts.n_sentences, tuple(problems))
@@ -50,6 +51,7 @@ class _Facts:
         self.pages: dict[tuple[int, int], PageItem] = {}
         self.chunks: dict[tuple[int, int], ChunkItem] = {}
         self.n_sentences = 0
+        self._locked: set[int] = set()
 
     def gather(self, snapshot: Snapshot) -> None:
         """Read all rows; note those that are damaged or contradict one another."""
@@ -100,34 +102,49 @@ class _Facts:
                 continue
             try:
                 reading.read_tail(session_id)
+            except KeyMissing:  # its checksum was right
+                continue
             except LivingKVError as error:
                 self.problems.append(str(error))
 
-    def check_records(self, reader: SegmentReader) -> None:
-        """Read every page and chunk that the catalog lists."""
-        self._check_pages(reader)
+    def check_records(self, reader: SegmentReader, reading: Reading) -> None:
+        """Read every page and chunk that the catalog lists; those without a key as far as their checksums."""
+        try:
+            keys = {item.key_id for item in self.sessions.values()}
+            locked = {key_id for key_id in keys if not reading.vault.can_open(key_id)}
+        except RecordDamaged as error:
+            self.problems.append(str(error))
+            return
+        self._locked = {session_id for session_id, item in self.sessions.items() if item.key_id in locked}
+        self._check_pages(reader, reading)
         places = list(self.chunks)
         wanted = [wanted_chunk(number, self.chunks[session_id, number]) for session_id, number in places]
         for position, payload in self._read(reader, wanted):
             session_id, number = places[position]
             item = self.chunks[session_id, number]
+            if session_id in self._locked and not isinstance(payload, RecordDamaged):
+                continue
             try:
-                lines = (
-                    [str(payload)]
-                    if isinstance(payload, RecordDamaged)
-                    else _differences(Chunk(payload), item, is_shared=item.owner != session_id)
-                )
+                if isinstance(payload, RecordDamaged):
+                    raise payload
+                chunk = Chunk(reading.opened(session_id, Place(*wanted[position][1:]), payload))
+                lines = _differences(chunk, item, is_shared=item.owner != session_id)
             except LivingKVError as error:
                 lines = [str(error)]
             self.problems += (f"session {session_id} chunk {number}: {line}" for line in lines)
 
-    def _check_pages(self, reader: SegmentReader) -> None:
+    def _check_pages(self, reader: SegmentReader, reading: Reading) -> None:
         places = [place for place, item in self.pages.items() if item.state is PageState.PRESENT]
         wanted = [wanted_page(page, self.pages[session_id, page]) for session_id, page in places]
         for position, payload in self._read(reader, wanted):
-            if isinstance(payload, RecordDamaged):
-                session_id, page = places[position]
-                self.problems.append(f"session {session_id} page {page}: {payload}")
+            session_id, page = places[position]
+            try:
+                if isinstance(payload, RecordDamaged):
+                    raise payload
+                if session_id not in self._locked:
+                    reading.opened(session_id, Place(*wanted[position][1:]), payload)
+            except LivingKVError as error:
+                self.problems.append(f"session {session_id} page {page}: {error}")
 
     def _read(self, reader: SegmentReader, wanted: list[Wanted]) -> Iterator[tuple[int, bytes | RecordDamaged]]:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from livingkv.errors import StoreError
@@ -18,6 +18,7 @@ from livingkv.store.erasing import Erasing
 from livingkv.store.items import SegmentItem, State
 from livingkv.store.manifest import MANIFEST_DRAFT
 from livingkv.store.records import Location, Record, SegmentKind
+from livingkv.store.sealing import seal_record
 from livingkv.store.segment_writer import SegmentWriter, segment_path
 
 _SEGMENT_NAME = re.compile(r"(\d{8,})\.seg")
@@ -45,21 +46,32 @@ class Committing:
         self._catalog_is_suspect = False
         self._needs_recovery = True
         self._recover()
+        self._drop_unused_keys()
         with contextlib.suppress(StoreError):  # not needed for reading or appending; the next opening tries again
             self.erase()
 
-    def commit(self, state: State, pages: Iterable[Record], log: Iterable[Record], put: Put) -> None:
+    def commit(
+        self,
+        state: State,
+        pages: Iterable[Record],
+        log: Iterable[Record],
+        put: Put,
+        key_ids: Mapping[int, bytes] | None = None,
+    ) -> None:
         """Write the records and commit the rows that `put` makes; durable on return.
 
-        Raises StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called again.
+        Records of encrypted sessions are sealed on their way; `key_ids` are the keys of sessions that are new.
+        Raises KeyMissing, StoreFull, StoreUnwritable or StoreError; then the store is as before, and this can be called
+        again.
         """
         if self._needs_recovery:
             self._recover()
         self._needs_recovery = True
         try:
-            page_places = self._writer.write(SegmentKind.PAGES, pages)
+            key_ids = dict(key_ids or {})
+            page_places = self._writer.write(SegmentKind.PAGES, self._sealed(pages, key_ids))
             self._disk.reached(Step.PAGES_WRITTEN)
-            log_places = self._writer.write(SegmentKind.LOG, log)
+            log_places = self._writer.write(SegmentKind.LOG, self._sealed(log, key_ids))
             self._disk.reached(Step.LOG_WRITTEN)
             self._writer.sync()
             self._disk.reached(Step.SEGMENTS_SYNCED)
@@ -83,6 +95,18 @@ class Committing:
                     self._recover()
         self._disk.reached(Step.COMMITTED)
 
+    def _sealed(self, records: Iterable[Record], key_ids: dict[int, bytes]) -> Iterator[Record]:
+        def key_id_for(session_id: int) -> bytes:
+            if session_id not in key_ids:
+                with self._catalog.read() as snapshot:
+                    item = snapshot.session(session_id)
+                key_ids[session_id] = b"" if item is None else item.key_id
+            return key_ids[session_id]
+
+        vault = self._catalog.vault
+        assert vault is not None, "a store that is written to has a vault"
+        return (seal_record(vault, record, key_id_for) for record in records)
+
     def replace_segment(
         self, state: State, number: int, kind: SegmentKind, records: Iterable[Record], put: Put
     ) -> None:
@@ -104,10 +128,35 @@ class Committing:
         self._disk.reached(Step.SEGMENT_REMOVED)
 
     def erase(self) -> None:
-        """Erase what commits gave up (FORMAT.md, section 8); durable on return. Raises StoreError."""
+        """Erase what commits gave up (FORMAT.md, section 8), keys first; durable on return. Raises StoreError."""
+        self._drop_keys()
         Erasing(self._disk, self._root / "segments", self._catalog).run()
         self._catalog.scrub(_READERS_WAIT_S)
         self._disk.reached(Step.SCRUBBED)
+
+    def _drop_keys(self) -> None:
+        """Destroy the keys that commits gave up (FORMAT.md, section 17)."""
+        with self._catalog.read() as snapshot:
+            listed = snapshot.dropped_keys()
+        vault = self._catalog.vault
+        if not listed or vault is None:
+            return
+        left = []
+        for key_id, place in listed:
+            vault.forget(key_id)
+            if not vault.files.destroy(key_id, place):
+                left.append((key_id, place))
+        if left != listed:
+            self._catalog.commit(lambda changes: changes.put_dropped_keys(left), before_commit=lambda: None)
+
+    def _drop_unused_keys(self) -> None:
+        """At opening only: later a key may be there whose session is about to be committed."""
+        vault = self._catalog.vault
+        if vault is not None and vault.files.has_own:
+            with self._catalog.read() as snapshot:
+                used = {item.key_id for _, item in snapshot.sessions()}
+            with contextlib.suppress(StoreError):
+                vault.files.remove_unused(used)
 
     def _recover(self) -> None:
         """Cut everything that the catalog does not cover. Idempotent; raises StoreError."""

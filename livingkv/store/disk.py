@@ -44,6 +44,12 @@ class Step(Enum):
     SCRUBBED = auto()
     CATALOG_REMOVED = auto()
     CATALOG_REBUILT = auto()
+    ERASURE_MARKED = auto()
+    FILE_ERASED = auto()
+    MARK_REMOVED = auto()
+    KEY_MADE = auto()
+    KEY_OVERWRITTEN = auto()
+    KEY_REMOVED = auto()
 
 
 class Disk:
@@ -161,6 +167,19 @@ class Disk:
             return False
         raise OSError(number, os.strerror(number))
 
+    def data_spans(self, descriptor: int) -> list[tuple[int, int]]:
+        """The spans of a file, half-open, that are no holes; all of it where the file system knows no holes."""
+        size, spans, at = self.size(descriptor), [], 0
+        try:
+            while at < size:
+                lo = os.lseek(descriptor, at, os.SEEK_DATA)
+                at = os.lseek(descriptor, lo, os.SEEK_HOLE)
+                spans.append((lo, at))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # which says: nothing but a hole up to the end
+                return [(0, size)]
+        return spans
+
     def rename(self, old: Path, new: Path) -> None:
         """Put `old` in the place of `new`, atomically. Durable after the folder's sync."""
         old.replace(new)
@@ -168,6 +187,10 @@ class Disk:
     def remove(self, path: Path) -> None:
         """Remove a file; none there is fine."""
         path.unlink(missing_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
 
     def reached(self, step: Step) -> None:
         """Called at each step. Does nothing; tests end the process here."""

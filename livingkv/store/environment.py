@@ -228,6 +228,11 @@ class _Registry:
                 self._open.pop(os.path.realpath(environment.folder))
                 environment.close()
 
+    def is_open(self, folder: Path) -> bool:
+        with self._lock:
+            found = self._open.get(os.path.realpath(folder))
+            return found is not None and found.pid == os.getpid()
+
 
 _REGISTRY = _Registry()  # process-wide, because LMDB's rule is
 
@@ -243,3 +248,8 @@ def acquire(folder: Path, databases: tuple[bytes, ...], map_bytes: int, *, writa
 def release(environment: Environment) -> None:
     """Give an environment back; the last user's release closes it. In a forked child it does nothing."""
     _REGISTRY.release(environment)
+
+
+def is_open(folder: Path) -> bool:
+    """True while any store of this process has the environment of `folder` open."""
+    return _REGISTRY.is_open(folder)

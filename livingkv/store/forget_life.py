@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from livingkv.errors import InputError, StoreError
-from livingkv.store.archive import Archive
+from livingkv.store.archive import Archive, unsealed
 from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
 from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS
@@ -60,7 +60,7 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
             sources = {number: item for number, item in snapshot.sources(session_id) if item.name == name}
             if not sources or not name:
                 raise InputError("source", repr(name), f"sources of session {session_id} are allowed")
@@ -72,11 +72,14 @@ class StoreForgetting(StoreLife):
                 plan.sources[session_id, number] = item._replace(name="", digest=f"forgotten:{number}")
 
         receipt = self._forget(make, loss)
-        self._leave_archive(lambda each: (each.session_id, each.source) == (session_id, name))
+        self._leave_archive(lambda each: (each.session_id, self._unsealed(each).source) == (session_id, name))
         return receipt
 
     def forget_session(self, session_id: int) -> ForgetReceipt:
-        """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound."""
+        """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound.
+
+        The key of an encrypted one, if it is there, is destroyed with the last session that has it.
+        """
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
@@ -95,12 +98,17 @@ class StoreForgetting(StoreLife):
             plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
 
         receipt = self._forget(make, loss)
-        self._leave_archive(lambda each: True)
+        with self._append_lock:
+            Archive(self._disk, self.path).clear()
         return receipt
 
     def _leave_archive(self, is_gone: Callable[[ArchivedSentence], bool]) -> None:
         with self._append_lock:
             Archive(self._disk, self.path).remove(is_gone)
+
+    def _unsealed(self, archived: ArchivedSentence) -> ArchivedSentence:
+        """An archived sentence with its source and text, where they are sealed and the key is there."""
+        return unsealed(self._vault, self._reading.key_id(archived.session_id), archived)
 
     def gaps(self, session_id: int) -> list[tuple[int, int, int, int]]:
         """Forgotten spans of a session in order: from and to byte, from and to token, half-open."""
@@ -117,6 +125,8 @@ class StoreForgetting(StoreLife):
         def make_whole(plan: Plan, snapshot: Snapshot) -> None:
             make(plan, snapshot)
             plan.scrubs = True
+            places = [(key_id, self._vault.files.place(key_id)) for key_id in loss.key_ids]
+            plan.dropped_keys = [(key_id, place) for key_id, place in places if place is not None]
             if plan.log:
                 plan.end_commit()
 
@@ -132,4 +142,6 @@ class StoreForgetting(StoreLife):
             freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
         erased = sum(record_bytes(item.location.length) for item in plan.erasures)
         counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
-        return ForgetReceipt(tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed))
+        return ForgetReceipt(
+            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed), len(plan.dropped_keys)
+        )

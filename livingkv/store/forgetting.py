@@ -26,13 +26,14 @@ ReadChunk = Callable[[int, int, ChunkItem], Chunk]
 
 @dataclass
 class Loss:
-    """What a forgetting takes, for its receipt."""
+    """What a forgetting takes, for its receipt. `key_ids`: keys that no session needs any more."""
 
     sentence_ids: list[int] = field(default_factory=list)
     n_tokens: int = 0
     n_bytes: int = 0
     n_pages: int = 0
     n_later_pages: int = 0
+    key_ids: list[bytes] = field(default_factory=list)
 
     def add_sentences(self, row: ChunkItem, chunk: Chunk, numbers: list[int]) -> list[int]:
         """Count sentences by their numbers in a chunk; their ids."""
@@ -197,6 +198,9 @@ def plan_forget_sessions(plan: Plan, snapshot: Snapshot, session_ids: Iterable[i
         plan.add_event(session_id, session, Forgotten(), ends_commit=False)
         del plan.sessions[session_id]
         plan.gone.append((session_id, session.name))
+    kept = {item.key_id for session_id, item in snapshot.sessions() if session_id not in gone}
+    lost = {item.key_id for session_id, item in snapshot.sessions() if session_id in gone}
+    loss.key_ids += sorted(lost - kept - {b""})
     plan.removed_weights += loss.sentence_ids
     plan.erasures += erasures((place for place in places if place.segment), overwrite=True)
 

@@ -38,6 +38,8 @@ _PAGE = struct.Struct("<IIQIB")
 _PLACE = struct.Struct("<IQI")
 _ERASURE = struct.Struct("<IB")
 _WEIGHT = struct.Struct("<fQI")
+_HAS_KEY = 8
+_KEY_ID_BYTES = 16
 _KEY_1 = struct.Struct(">I")
 _KEY_2 = struct.Struct(">II")
 _KEY_3 = struct.Struct(">III")
@@ -139,7 +141,8 @@ def unpack_segment(body: bytes) -> SegmentItem:
 def pack_session(item: SessionItem) -> bytes:
     """Body of a session."""
     name = item.name.encode()
-    return _SESSION.pack(*item[:13], len(name)) + name + _SESSION_MORE.pack(*item[14:])
+    flags = item.flags | _HAS_KEY if item.key_id else item.flags
+    return _SESSION.pack(*item[:13], len(name)) + name + _SESSION_MORE.pack(flags, *item[15:17]) + item.key_id
 
 
 def unpack_session(body: bytes) -> SessionItem:
@@ -148,7 +151,8 @@ def unpack_session(body: bytes) -> SessionItem:
     name_end = _SESSION.size + name_bytes
     name = body[_SESSION.size : name_end].decode()
     flags, family, n_forgotten = _SESSION_MORE.unpack_from(_lengthened(body, name_end + _SESSION_MORE.size), name_end)
-    return SessionItem._make([*counters, name, SessionFlags(flags), family, n_forgotten])
+    key_id = body[name_end + _SESSION_MORE.size :][:_KEY_ID_BYTES] if flags & _HAS_KEY else b""
+    return SessionItem._make([*counters, name, SessionFlags(flags & ~_HAS_KEY), family, n_forgotten, key_id])
 
 
 def _lengthened(body: bytes, n_bytes: int) -> bytes:

@@ -53,6 +53,7 @@ class SessionItem(NamedTuple):
     """A session's counters. `tail_checksum` covers its `tail_bytes`; `event_bytes` is what its session records take.
 
     `family` is the session from which it and its relatives were forked, itself if none; `n_forgotten` counts sentences.
+    `key_id` is that of an encrypted session's key, which its relatives share, else empty.
     """
 
     n_tokens: int
@@ -72,6 +73,7 @@ class SessionItem(NamedTuple):
     flags: SessionFlags = SessionFlags.NONE
     family: int = 0
     n_forgotten: int = 0
+    key_id: bytes = b""
 
 
 class SourceItem(NamedTuple):

@@ -16,6 +16,8 @@ from livingkv.store.committing import Committing
 from livingkv.store.forking import plan_fork, plan_rename
 from livingkv.store.items import PageState
 from livingkv.store.look import StoreLook
+from livingkv.store.making import with_feature
+from livingkv.store.manifest import ENCRYPTION
 from livingkv.store.page_changes import plan_drop, plan_pin, plan_replace
 from livingkv.store.plan import Plan
 from livingkv.store.rows import SessionRow
@@ -34,6 +36,13 @@ class StoreLife(StoreLook, ABC):
     @abstractmethod
     def _writing(self) -> Committing:
         """The writing half. Raises StoreError if the store is open for reading only."""
+
+    def _encrypt(self, plan: Plan) -> None:
+        """Give the only session of a plan, which is new, a key of its own; the key is durable on return."""
+        self._writing()
+        key_id = self._vault.make_key()
+        self._manifest = with_feature(self._disk, self.path, self._catalog, self._manifest, ENCRYPTION)
+        plan.sessions = {session_id: item._replace(key_id=key_id) for session_id, item in plan.sessions.items()}
 
     def _change(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
         """Commit what `make` puts into a plan, and give the space of what it gave up back if that is possible."""
@@ -76,6 +85,7 @@ class StoreLife(StoreLook, ABC):
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
             session = self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, session)
             plan_replace(plan, snapshot, session_id, session, pages, tail, self.fingerprint.page_tokens)
 
         self._change(make)
@@ -97,11 +107,13 @@ class StoreLife(StoreLook, ABC):
     def fork(self, session_id: int, name: str) -> SessionRow:
         """A new session that begins as this one; durable on return. Records are shared, neither affects the other.
 
-        Its sentences get ids of their own. Raises SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
+        Its sentences get ids of their own. A fork of an encrypted session has the same key. Raises KeyMissing,
+        SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
         """
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
             origin = self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, origin)
             tail = None
             with contextlib.suppress(PageDamaged):
                 tail = self._reading.tail_of(snapshot, session_id, origin)
@@ -117,7 +129,9 @@ class StoreLife(StoreLook, ABC):
         """
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            plan_rename(plan, snapshot, session_id, self._reading.require_session(snapshot, session_id), name)
+            session = self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, session)
+            plan_rename(plan, snapshot, session_id, session, name)
 
         self._change(make)
         return self.session(session_id)

@@ -5,7 +5,7 @@ Knows which verbs must read again after a commit moved a record under them; how 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from livingkv.results import CheckReport
@@ -13,8 +13,11 @@ from livingkv.store.catalog import Catalog
 from livingkv.store.check import check_store
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
 from livingkv.store.rows import Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.same_source import find_source
+from livingkv.store.sealing import SEAL_BYTES, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.sentences import Sentences
 from livingkv.store.stats import measure_store
@@ -30,6 +33,8 @@ class StoreLook:
     _sentences: Sentences
     _segments: SegmentReader
     _disk: Disk
+    _vault: Vault
+    _manifest: Manifest
 
     def session(self, name_or_id: str | int) -> SessionRow:
         """A session by its name or id. Raises SessionNotFound."""
@@ -47,6 +52,14 @@ class StoreLook:
         """What a session holds of one source, or None if nothing. Raises SessionNotFound."""
         return self._reading.source(session_id, name, digest)
 
+    def find_source(self, session_id: int, name: str, digest: str, text: bytes) -> tuple[str, SourceRow | None]:
+        """Under which digest the session holds this text, or may get it, and what it holds of it; None if nothing.
+
+        Stored bytes are compared: where another text has the digest, or the stored one is damaged, a number is put
+        behind it. Raises SessionNotFound.
+        """
+        return find_source(self._catalog, self._reading, session_id, name, digest, text)
+
     def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
         """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.
 
@@ -62,6 +75,32 @@ class StoreLook:
         For readers with memory of their own (livingkv.tiers), who read and verify with `segments`.
         """
         return self._reading.locate_pages(session_id, pages)
+
+    def open_page(self, session_id: int, wanted: Wanted, payload: memoryview) -> memoryview:
+        """The bytes of a page from its record's verified payload: a copy where the session is encrypted.
+
+        Raises PageDamaged for one that was sealed for another place, or KeyMissing.
+        """
+        return memoryview(self._reading.opened_page(session_id, wanted, payload))
+
+    @property
+    def seal_bytes(self) -> int:
+        """By how much a page's payload may be longer than the page."""
+        return SEAL_BYTES if ENCRYPTION in self._manifest.features else 0
+
+    def encrypted_sessions(self) -> list[int]:
+        """Ids of the sessions that are encrypted."""
+        with self._catalog.read() as snapshot:
+            return [session_id for session_id, item in snapshot.sessions() if item.key_id]
+
+    def require_key(self, session_id: int) -> None:
+        """Raise KeyMissing, naming the session, unless its content can be read. Raises SessionNotFound."""
+        with self._catalog.read() as snapshot:
+            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
+
+    def has_key(self, session_id: int) -> bool:
+        """True for a session in the clear, and for an encrypted one whose key is there."""
+        return self._vault.can_open(self._reading.key_id(session_id))
 
     @property
     def segments(self) -> SegmentReader:
@@ -93,8 +132,18 @@ class StoreLook:
         return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
     def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged."""
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged.
+
+        Those of encrypted sessions whose key is not there are left out.
+        """
         return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
+
+    def sentences_of(self, session_id: int, sentence_id: int | None = None) -> Iterator[list[Sentence]]:
+        """A session's sentences with ids above `sentence_id` (None: all), some at a time, by id.
+
+        Raises RecordDamaged or KeyMissing.
+        """
+        return self._sentences.of_session(session_id, sentence_id)
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from livingkv.errors import RecordDamaged, StoreError, StoreNotFound, StoreUnwritable
@@ -16,7 +17,10 @@ from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.items import State
+from livingkv.store.key_files import KEYS, KeyFiles
 from livingkv.store.manifest import (
+    ERASING,
+    ERASING_DRAFT,
     FORMAT,
     MANIFEST,
     MANIFEST_DRAFT,
@@ -25,13 +29,14 @@ from livingkv.store.manifest import (
     read_manifest,
     write_manifest,
 )
+from livingkv.store.sealing import Vault
 from livingkv.store.writer_lock import LOCK
 
 SEGMENTS = "segments"
 CATALOG = "catalog"
 INDEX = "index"
-_KNOWN_FOLDERS = {SEGMENTS, CATALOG, "catalog.new", "catalog.lost", INDEX, ARCHIVE, "lost+found"}
-_KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, LOCK, *_KNOWN_FOLDERS}
+_KNOWN_FOLDERS = {SEGMENTS, CATALOG, "catalog.new", "catalog.lost", INDEX, ARCHIVE, KEYS, "lost+found"}
+KNOWN_NAMES = {MANIFEST, MANIFEST_DRAFT, ERASING, ERASING_DRAFT, LOCK, *_KNOWN_FOLDERS}
 _FIRST_STATE = State(next_session=1, next_segment=1, next_sequence=1, next_sentence=0)
 
 
@@ -43,18 +48,33 @@ def require_store(root: Path) -> None:
         raise StoreNotFound(f"no store at {root}: check the path, or ingest something to make one there")
 
 
+def require_place(root: Path) -> None:
+    """Raise unless a store is at `root` or could be made there: StoreError if it is somebody else's folder, or
+    StoreUnwritable. Changes nothing."""
+    with errors_named(root):
+        if root.exists():
+            if not root.is_dir():
+                raise StoreUnwritable(f"{root} is not a folder: choose another store path")
+            _refuse_foreign(root)
+        above = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise StoreUnwritable(f"{above} may not be written to: check the path, its owner and its permissions")
+
+
 def prepare_folder(disk: Disk, root: Path) -> None:
     """Make the store's folder, or raise: StoreError if it is somebody else's, StoreUnwritable, StoreFull."""
     with errors_named(root):
         if root.exists() and not root.is_dir():
             raise StoreUnwritable(f"{root} is not a folder: choose another store path")
         disk.make_folder(root)
-        if read_manifest(root) is None:
-            foreign = sorted(path.name for path in root.iterdir() if path.name not in _KNOWN_NAMES)
-            if foreign:
-                raise StoreError(
-                    f"{root} is not a store and not empty (it holds {foreign[0]}): choose another store path"
-                )
+        _refuse_foreign(root)
+
+
+def _refuse_foreign(root: Path) -> None:
+    if read_manifest(root) is None:
+        foreign = sorted(path.name for path in root.iterdir() if path.name not in KNOWN_NAMES)
+        if foreign:
+            raise StoreError(f"{root} is not a store and not empty (it holds {foreign[0]}): choose another store path")
 
 
 def make(
@@ -105,7 +125,9 @@ def _identified(
     return manifest
 
 
-def open_catalog(root: Path, map_bytes: int, *, writable: bool) -> tuple[Manifest, Catalog]:
+def open_catalog(
+    disk: Disk, root: Path, map_bytes: int, *, writable: bool, key_folder: Path | None = None
+) -> tuple[Manifest, Catalog]:
     """The manifest and the open catalog of a finished store, which agree. Raises StoreError and its kinds."""
     manifest = read_manifest(root)
     if manifest is None:
@@ -113,7 +135,8 @@ def open_catalog(root: Path, map_bytes: int, *, writable: bool) -> tuple[Manifes
     if not (root / CATALOG / "data.mdb").exists() or not (root / CATALOG / "data.mdb").stat().st_size:
         raise _catalog_lost(root)
     with ExitStack() as stack:
-        catalog = Catalog(root / CATALOG, map_bytes, writable=writable)
+        vault = Vault(KeyFiles(disk, root, manifest.store_id, key_folder))
+        catalog = Catalog(root / CATALOG, map_bytes, writable=writable, vault=vault)
         stack.callback(catalog.close)
         with catalog.read() as snapshot:
             identity = snapshot.identity()
@@ -123,6 +146,18 @@ def open_catalog(root: Path, map_bytes: int, *, writable: bool) -> tuple[Manifes
             raise manifest_damaged(root, "it is not the one that the catalog knows")
         stack.pop_all()
     return manifest, catalog
+
+
+def with_feature(disk: Disk, root: Path, catalog: Catalog, manifest: Manifest, feature: str) -> Manifest:
+    """Make the store one that a livingkv without the feature refuses; durable on return. Raises StoreError."""
+    with catalog.read() as snapshot:
+        identity = snapshot.identity() or {}
+    marked = replace(manifest, features=tuple(sorted({*manifest.features, feature})))
+    if feature not in manifest.features:
+        write_manifest(disk, root, marked)
+    if feature not in identity.get("features", ()):
+        catalog.commit(lambda changes: changes.put_identity(marked.to_json()), before_commit=lambda: None)
+    return marked
 
 
 def _catalog_lost(root: Path) -> RecordDamaged:

@@ -12,23 +12,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from livingkv.errors import FormatUnsupported, RecordDamaged
+from livingkv.errors import FormatUnsupported, RecordDamaged, StoreHalfErased
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
 
 FORMAT = 1
-FEATURES: frozenset[str] = frozenset()
+ENCRYPTION = "encryption"
+FEATURES: frozenset[str] = frozenset({ENCRYPTION})
 MANIFEST = "manifest.json"
 MANIFEST_DRAFT = "manifest.json.tmp"
+ERASING = "erasing.json"  # the mark of a store that is being erased: section 16
+ERASING_DRAFT = "erasing.json.tmp"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A store's identity. `store_id` is 16 random bytes. `labels`: notes of whoever made it, never compared."""
+    """A store's identity. `store_id` is 16 random bytes. `labels`: notes of whoever made it, never compared.
+
+    `features` are not compared either: the manifest gets one before the catalog's copy does.
+    """
 
     store_id: bytes
     fingerprint: Fingerprint
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = field(default=(), compare=False)
     format: int = FORMAT
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -47,7 +53,8 @@ class Manifest:
         """The manifest that `to_json` described. Raises RecordDamaged or FormatUnsupported, naming `what`."""
         if not isinstance(values, dict) or type(values.get("format")) is not int:
             raise RecordDamaged(f"{what} is not a store's: it has no format number")
-        unknown = sorted(set(map(str, values.get("features") or ())) - FEATURES)
+        features = tuple(sorted(set(map(str, values.get("features") or ()))))
+        unknown = [feature for feature in features if feature not in FEATURES]
         if values["format"] > FORMAT or unknown:
             extra = f" with {', '.join(unknown)}" if unknown else ""
             raise FormatUnsupported(
@@ -61,16 +68,18 @@ class Manifest:
         labels = values.get("labels", {})
         if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
             raise RecordDamaged(f"{what} is damaged: labels are not an object of strings")
-        return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), (), values["format"], labels)
+        return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), features, values["format"], labels)
 
 
 def read_manifest(root: Path) -> Manifest | None:
     """The manifest of the store at `root`, or None if there is none.
 
-    Raises RecordDamaged, FormatUnsupported, StoreUnwritable or StoreError.
+    Raises RecordDamaged, FormatUnsupported, StoreHalfErased, StoreUnwritable or StoreError.
     """
     path = root / MANIFEST
     with errors_named(path):
+        if (root / ERASING).exists():
+            raise StoreHalfErased(f"{root} was being erased and is not whole: finish that with `livingkv erase {root}`")
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from livingkv.store.catalog import Changes
 from livingkv.store.events import Event, pack_event
 from livingkv.store.items import NOWHERE, ChunkItem, Erasure, PageItem, PageState, SessionItem, SourceItem, State
+from livingkv.store.key_files import KeyPlace
 from livingkv.store.records import Location, Record, RecordFlags, RecordType, pack_record, record_bytes
 
 
@@ -53,11 +54,16 @@ class Plan:
     old_sources: list[tuple[int, SourceItem]] = field(default_factory=list)
     gone: list[tuple[int, str]] = field(default_factory=list)
     scrubs: bool = False
+    dropped_keys: list[tuple[bytes, KeyPlace]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """True if nothing would be changed."""
         return not (self.pages or self.log or self.sessions or self.tails or self.gone)
+
+    def key_ids(self) -> dict[int, bytes]:
+        """The keys of the encrypted sessions among those that change."""
+        return {session_id: item.key_id for session_id, item in self.sessions.items() if item.key_id}
 
     def records(self) -> list[Record]:
         """All records to write."""
@@ -72,7 +78,12 @@ class Plan:
         self.log[-1] = entry._replace(record=record)
 
     def put(self, changes: Changes, page_places: Sequence[Location], log_places: Sequence[Location]) -> None:
-        """Put all rows. The state is not among them: the caller knows the last segment's number."""
+        """Put all rows. The state is not among them: the caller knows the last segment's number.
+
+        Sessions come first: their keys seal what follows.
+        """
+        for session_id, session in self.sessions.items():
+            changes.put_session(session_id, session)
         for page, place in zip(self.pages, page_places, strict=True):
             changes.put_page(page.session_id, page.page, PageItem(place, page.session_id))
         for session_id, number in self.pages_without_kv:
@@ -92,12 +103,12 @@ class Plan:
             changes.put_source(session_id, number, source)
         for session_id, tail in self.tails.items():
             changes.put_tail(session_id, tail)
-        for session_id, session in self.sessions.items():
-            changes.put_session(session_id, session)
         for erasure in self.erasures:
             changes.put_erasure(erasure)
         if self.scrubs:
             changes.put_scrub()
+        if self.dropped_keys:
+            changes.put_dropped_keys([*changes.dropped_keys(), *self.dropped_keys])
         for sentence_id in self.removed_weights:
             changes.remove_weight(sentence_id)
         for session_id, name in self.gone:

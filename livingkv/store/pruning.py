@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 
-from livingkv.errors import InputError
-from livingkv.store.archive import Archive
+from livingkv.errors import InputError, RecordDamaged
+from livingkv.store.archive import Archive, sealed
 from livingkv.store.items import SessionFlags
 from livingkv.store.rows import ArchivedSentence, ForgetReceipt, Sentence
 from livingkv.store.sentences import Sentences
@@ -51,12 +52,14 @@ class StorePruning(StoreTransfer):
         ]
         self._writing()
         if archived:
-            Archive(self._disk, self.path).add(archived)
+            kept = [sealed(self._vault, self._reading.key_id(each.session_id), each) for each in archived]
+            Archive(self._disk, self.path).add(kept)
         return self._forget_sentences([each.sentence_id for each in cold])
 
     def _prunable(self, session_id: int | None) -> list[Sentence]:
         if session_id is not None:
-            self.session(session_id)
+            with self._catalog.read() as snapshot:
+                self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
         with self._catalog.read() as snapshot:
             pinned = {number for number, item in snapshot.sessions() if item.flags & SessionFlags.PINNED}
         found: list[Sentence] = []
@@ -83,12 +86,26 @@ class StorePruning(StoreTransfer):
         return sorted(ranked[keep:], key=lambda each: each.sentence_id)
 
     def archived(self) -> list[ArchivedSentence]:
-        """What was pruned and not erased since, oldest first. Raises RecordDamaged."""
-        return Archive(self._disk, self.path).read()
+        """What was pruned and not erased since, oldest first; of encrypted sessions opened where the key is there.
 
-    def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> int:
-        """Erase sentences from the archive, all by default: overwritten on return. How many there were."""
+        Raises RecordDamaged.
+        """
+        return [self._unsealed(each) for each in Archive(self._disk, self.path).read()]
+
+    def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> list[ArchivedSentence]:
+        """Erase sentences from the archive: overwritten on return. Gives those that there were.
+
+        None: all of it, also where it is damaged; only what could be read is given then. Raises RecordDamaged where
+        some of a damaged archive are asked for, or StoreError.
+        """
         self._writing()
-        wanted = None if sentence_ids is None else set(sentence_ids)
+        archive = Archive(self._disk, self.path)
         with self._append_lock:
-            return Archive(self._disk, self.path).remove(lambda each: wanted is None or each.sentence_id in wanted)
+            if sentence_ids is not None:
+                wanted = set(sentence_ids)
+                return archive.remove(lambda each: each.sentence_id in wanted)
+            found: list[ArchivedSentence] = []
+            with contextlib.suppress(RecordDamaged):
+                found = archive.read()
+            archive.clear()
+            return found

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from livingkv.errors import RecordDamaged
+from livingkv.errors import KeyMissing, RecordDamaged
 from livingkv.store.events import Dropped, ranges
 from livingkv.store.families import erasures
 from livingkv.store.items import NOWHERE, PageItem, PageState, SessionFlags
@@ -83,7 +83,7 @@ def _warmth(snapshot: Snapshot, reading: Reading, page_tokens: int, now_ms: int)
         row = snapshot.chunk(place.session_id, place.chunk)
         try:
             chunk = reading.read_chunk(place.session_id, place.chunk, row)
-        except RecordDamaged:
+        except (RecordDamaged, KeyMissing):
             continue
         span = chunk.sentence(each.sentence_id - row.first_sentence)
         for page in range(span.token_lo // page_tokens, -(-span.token_hi // page_tokens)):

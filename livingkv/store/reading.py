@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -18,10 +19,12 @@ from livingkv.store.chunk_payload import Chunk
 from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
 from livingkv.store.rows import SessionRow, SourceRow, TokenIds
+from livingkv.store.sealing import SEALED_NAME, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
 
 _NAMED_SESSIONS = 5
+Payload = TypeVar("Payload", bytes, memoryview)
 
 
 def wanted_page(page: int, item: PageItem) -> Wanted:
@@ -37,8 +40,10 @@ def wanted_chunk(number: int, item: ChunkItem) -> Wanted:
 class Reading:
     """The reading half of a store."""
 
-    def __init__(self, root: Path, catalog: Catalog, segments: SegmentReader, page_tokens: int) -> None:
+    def __init__(self, root: Path, catalog: Catalog, segments: SegmentReader, page_tokens: int, vault: Vault) -> None:
         self._root = root
+        self.vault = vault
+        self._key_ids: dict[int, bytes] = {}
         self._catalog = catalog
         self._segments = segments
         self._page_tokens = page_tokens
@@ -50,6 +55,44 @@ class Reading:
         if item is None:
             raise self._session_not_found(snapshot, session_id)
         return item
+
+    def key_id(self, session_id: int) -> bytes:
+        """The id of a session's key, empty if it is in the clear; a session keeps the one that it began with."""
+        known = self._key_ids.get(session_id)
+        if known is None:
+            with self._catalog.read() as snapshot:
+                item = snapshot.session(session_id)
+            if item is None:
+                return b""
+            known = self._key_ids[session_id] = item.key_id
+        return known
+
+    def require_key(self, session_id: int, item: SessionItem) -> None:
+        """Raise KeyMissing, naming the session, unless its content can be read and written."""
+        if item.key_id:
+            self.vault.require(item.key_id, f"session {item.name!r}")
+
+    def opened(self, session_id: int, place: Place, payload: Payload) -> Payload | bytes:
+        """What a record holds: the payload itself, or opened where the session is encrypted.
+
+        Raises KeyMissing, or RecordDamaged where it does not open at this place.
+        """
+        key_id = self.key_id(session_id)
+        if not key_id:
+            return payload
+        if not self.vault.can_open(key_id):
+            with self._catalog.read() as snapshot:
+                self.require_key(session_id, self.require_session(snapshot, session_id))
+        return self.vault.open(key_id, place, payload)
+
+    def opened_page(self, session_id: int, wanted: Wanted, payload: Payload) -> Payload | bytes:
+        """The bytes of a page from its record's payload. Raises PageDamaged or KeyMissing."""
+        try:
+            return self.opened(session_id, Place(*wanted[1:]), payload)
+        except RecordDamaged as error:
+            place = wanted.location
+            placed = RecordDamaged(f"segment {place.segment} offset {place.offset}: {error}", segment=place.segment)
+            raise page_damaged(session_id, wanted.number, placed) from error
 
     def _session_not_found(self, snapshot: Snapshot, name_or_id: str | int) -> SessionNotFound:
         names = [item.name for _, item in zip(range(_NAMED_SESSIONS + 1), _items(snapshot), strict=False)]
@@ -93,6 +136,7 @@ class Reading:
             text_only=bool(item.flags & SessionFlags.TEXT_ONLY),
             needs_tail=bool(item.flags & SessionFlags.NEEDS_TAIL),
             pinned=bool(item.flags & SessionFlags.PINNED),
+            encrypted=bool(item.key_id),
         )
 
     def sources(self, session_id: int) -> list[SourceRow]:
@@ -130,10 +174,11 @@ class Reading:
     def read_pages(self, session_id: int, pages: Sequence[int]) -> list[bytes]:
         """See Store.read_pages."""
         payloads: dict[int, bytes] = {}
-        for position, payload in self._segments.read_all(self.locate_pages(session_id, pages)):
+        wanted = self.locate_pages(session_id, pages)
+        for position, payload in self._segments.read_all(wanted):
             if isinstance(payload, RecordDamaged):
                 raise page_damaged(session_id, pages[position], payload) from payload
-            payloads[position] = payload
+            payloads[position] = self.opened_page(session_id, wanted[position], payload)
         return [payloads[position] for position in range(len(pages))]
 
     def read_tail(self, session_id: int) -> tuple[int, bytes]:
@@ -155,12 +200,19 @@ class Reading:
         if len(tail) != item.tail_bytes or xxh3_64_intdigest(tail) != item.tail_checksum:
             message = f"the tail of session {session_id} fails its checksum: rebuild it from the text"
             raise PageDamaged(message, session_id=session_id, page=page)
-        return tail
+        if not item.key_id or not tail:
+            return tail
+        self.require_key(session_id, item)
+        try:
+            return self.vault.open(item.key_id, Place(Kind.TAIL, session_id, item.n_tokens), tail)
+        except RecordDamaged as error:
+            raise page_damaged(session_id, page, error) from error
 
     def read_chunk(self, session_id: int, number: int, item: ChunkItem) -> Chunk:
         """A chunk's payload. Raises RecordDamaged, naming the chunk."""
         try:
-            return Chunk(self._segments.read(wanted_chunk(number, item)))
+            wanted = wanted_chunk(number, item)
+            return Chunk(self.opened(session_id, Place(*wanted[1:]), self._segments.read(wanted)))
         except RecordDamaged as error:
             segment, offset, _ = item.location
             message = f"chunk {number} of session {session_id} is damaged ({error}): its text must be ingested again"
@@ -211,7 +263,7 @@ def _source_row(session_id: int, item: SourceItem) -> SourceRow:
 
 
 def _is_forgotten(item: SourceItem) -> bool:
-    return not item.name and item.digest.startswith(FORGOTTEN_SOURCE)
+    return not item.name and item.digest.startswith((FORGOTTEN_SOURCE, SEALED_NAME))
 
 
 def _require_span(field: str, lo: int, hi: int, end: int) -> None:

@@ -10,12 +10,13 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from livingkv.errors import FormatUnsupported, RecordDamaged, StoreError, StoreNotFound
+from livingkv.errors import FormatUnsupported, KeyMissing, RecordDamaged, StoreError, StoreNotFound
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.committing import segment_number
 from livingkv.store.disk import Disk, Step, errors_named
-from livingkv.store.events import unpack_event
+from livingkv.store.events import Forgotten, unpack_event
 from livingkv.store.items import Erasure, SegmentItem, State
+from livingkv.store.key_files import KeyFiles
 from livingkv.store.making import CATALOG, SEGMENTS
 from livingkv.store.manifest import Manifest, read_manifest
 from livingkv.store.records import (
@@ -29,6 +30,7 @@ from livingkv.store.records import (
 from livingkv.store.replayed_session import logged_chunk
 from livingkv.store.replaying import LogEntry, PageRecords, Replay, by_page
 from livingkv.store.rows import RebuildReport
+from livingkv.store.sealing import Place, Vault, key_id_of
 from livingkv.store.segment_walk import FoundRecord, SegmentWalk
 from livingkv.store.snapshot import Snapshot
 from livingkv.store.writer_lock import WriterLock
@@ -49,9 +51,11 @@ class _Found:
     last_commit: int = 0
     next_sequence: int = 1
     problems: list[str] = field(default_factory=list)
+    key_ids: dict[int, bytes] = field(default_factory=dict)  # of encrypted sessions
+    locked: dict[int, KeyMissing] = field(default_factory=dict)  # sessions that cannot be read
 
 
-def rebuild_catalog(root: Path, disk: Disk, map_bytes: int) -> RebuildReport:
+def rebuild_catalog(root: Path, disk: Disk, map_bytes: int, key_folder: Path | None = None) -> RebuildReport:
     """See Store.rebuild_catalog."""
     manifest = read_manifest(root)
     if manifest is None:
@@ -59,14 +63,16 @@ def rebuild_catalog(root: Path, disk: Disk, map_bytes: int) -> RebuildReport:
     lock = WriterLock(root)
     try:
         _require_lost(root, map_bytes)
-        found = _read_segments(disk, root, manifest)
+        vault = Vault(KeyFiles(disk, root, manifest.store_id, key_folder))
+        found = _read_segments(disk, root, manifest, vault)
+        _require_keys(found)
         counted = [found.log[sequence] for sequence in sorted(found.log) if sequence <= found.last_commit]
         replay = Replay(counted)
         pages = by_page([page for page in found.pages if page[2] <= found.last_commit])
         with errors_named(root):
             shutil.rmtree(root / CATALOG_DRAFT, ignore_errors=True)
             disk.make_folder(root / CATALOG_DRAFT)
-        _write(disk, root, manifest, found, replay, pages, map_bytes)
+        _write(disk, root, manifest, found, replay, pages, map_bytes, vault)
         _swap(disk, root)
     finally:
         lock.release()
@@ -99,7 +105,15 @@ def _require_lost(root: Path, map_bytes: int) -> None:
             raise StoreError(f"the catalog of {root} is whole: nothing has to be rebuilt")
 
 
-def _read_segments(disk: Disk, root: Path, manifest: Manifest) -> _Found:
+def _require_keys(found: _Found) -> None:
+    """Raise KeyMissing for a session that is not forgotten and cannot be read: it would be lost."""
+    gone = {entry.session_id for entry in found.log.values() if isinstance(entry.content, Forgotten)}
+    for session_id, error in found.locked.items():
+        if session_id not in gone:
+            raise KeyMissing(f"the catalog cannot be rebuilt: {error}") from error
+
+
+def _read_segments(disk: Disk, root: Path, manifest: Manifest, vault: Vault) -> _Found:
     found = _Found()
     folder = root / SEGMENTS
     paths = {segment_number(path): path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
@@ -108,13 +122,13 @@ def _read_segments(disk: Disk, root: Path, manifest: Manifest) -> _Found:
             with errors_named(path):
                 walk = SegmentWalk(disk, path, number)
                 try:
-                    _read_segment(disk, path, number, walk, manifest, found)
+                    _read_segment(path, number, walk, manifest, found, vault)
                 finally:
                     walk.close()
     return found
 
 
-def _read_segment(disk: Disk, path: Path, number: int, walk: SegmentWalk, manifest: Manifest, found: _Found) -> None:
+def _read_segment(path: Path, number: int, walk: SegmentWalk, manifest: Manifest, found: _Found, vault: Vault) -> None:
     with path.open("rb") as file:
         head = file.read(SEGMENT_HEADER_BYTES)
     try:
@@ -130,7 +144,7 @@ def _read_segment(disk: Disk, path: Path, number: int, walk: SegmentWalk, manife
             walk.problems.append(f"segment {number} offset {record.location.offset}: the segment ends inside a record")
             break
         records.append(record)
-        _take(record, walk, found)
+        _take(record, walk, found, vault)
     is_log = any(record.header.record_type in (RecordType.SESSION, RecordType.CHUNK) for record in records)
     found.kinds[number] = SegmentKind.LOG if is_log else SegmentKind.PAGES
     found.sizes[number] = walk.size
@@ -138,7 +152,7 @@ def _read_segment(disk: Disk, path: Path, number: int, walk: SegmentWalk, manife
     found.problems += walk.problems
 
 
-def _take(record: FoundRecord, walk: SegmentWalk, found: _Found) -> None:
+def _take(record: FoundRecord, walk: SegmentWalk, found: _Found, vault: Vault) -> None:
     header = record.header
     if header.record_type == RecordType.PAGE:
         found.pages.append((header.session_id, header.number, header.sequence, record.location))
@@ -149,13 +163,21 @@ def _take(record: FoundRecord, walk: SegmentWalk, found: _Found) -> None:
     if header.sequence in found.log:  # a copy that was made to save space
         return
     try:
-        payload = walk.payload(record)
+        payload, key_id = walk.payload(record), b""
+        if header.flags & RecordFlags.SEALED:
+            key_id = found.key_ids[header.session_id] = key_id_of(payload)
+            payload = vault.open(key_id, Place(header.record_type, header.session_id, header.number), payload)
         place = (header.session_id, header.sequence, record.location)
         content = unpack_event(payload) if header.record_type == RecordType.SESSION else logged_chunk(*place, payload)
+    except KeyMissing as error:
+        found.locked[header.session_id] = error
+        if header.flags & RecordFlags.ENDS_COMMIT:
+            found.last_commit = max(found.last_commit, header.sequence)
+        return
     except (RecordDamaged, FormatUnsupported) as error:
         walk.problems.append(f"session {header.session_id}: {error}")
         return
-    entry = LogEntry(header.sequence, header.session_id, header.number, record.location, content)
+    entry = LogEntry(header.sequence, header.session_id, header.number, record.location, content, key_id)
     found.log[header.sequence] = entry
     if header.flags & RecordFlags.ENDS_COMMIT:
         found.last_commit = max(found.last_commit, header.sequence)
@@ -184,7 +206,14 @@ def _unneeded(found: _Found, rows: Snapshot) -> list[Erasure]:
 
 
 def _write(
-    disk: Disk, root: Path, manifest: Manifest, found: _Found, replay: Replay, pages: PageRecords, map_bytes: int
+    disk: Disk,
+    root: Path,
+    manifest: Manifest,
+    found: _Found,
+    replay: Replay,
+    pages: PageRecords,
+    map_bytes: int,
+    vault: Vault,
 ) -> None:
     page_tokens = manifest.fingerprint.page_tokens
 
@@ -209,9 +238,12 @@ def _write(
                 changes.put_page(session_id, page, place_of_page)
         for erasure in _unneeded(found, changes):
             changes.put_erasure(erasure)
+        unused = set(found.key_ids.values()).difference(each.key_id for each in replay.sessions.values())
+        places = ((key_id, vault.files.place(key_id)) for key_id in sorted(unused))
+        changes.put_dropped_keys([(key_id, place) for key_id, place in places if place is not None])
 
     problems = len(replay.problems)
-    catalog = Catalog(root / CATALOG_DRAFT, map_bytes, writable=True)
+    catalog = Catalog(root / CATALOG_DRAFT, map_bytes, writable=True, vault=vault)
     try:
         catalog.commit(apply, before_commit=lambda: disk.reached(Step.COMMIT_PREPARED))
     finally:

@@ -21,7 +21,7 @@ _RECORD = struct.Struct("<4sBBHIIQQQQ")
 _SEGMENT_MAGIC = b"LKVSEG\r\n"
 RECORD_MAGIC = b"LKVR"
 _CHECKSUM_BYTES = 8
-_KNOWN_FLAGS = 1
+_KNOWN_FLAGS = 3
 
 SEGMENT_HEADER_BYTES = _SEGMENT.size
 RECORD_HEADER_BYTES = _RECORD.size
@@ -49,6 +49,7 @@ class RecordFlags(IntFlag):
 
     NONE = 0
     ENDS_COMMIT = 1
+    SEALED = 2
 
 
 class SegmentHeader(NamedTuple):

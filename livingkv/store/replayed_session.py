@@ -71,6 +71,7 @@ class Replayed:
     shared: dict[int, tuple[int, PageState]] = field(default_factory=dict)  # page: owner, state
     forked_at: int = 0
     related: set[int] = field(default_factory=set)
+    key_id: bytes = b""
 
     def finish(self) -> list[int]:
         """Put the chunks in order and number their sources; the chunks that are missing, which become empty rows.
@@ -134,6 +135,7 @@ class Replayed:
             flags=flags | (SessionFlags.NEEDS_TAIL if n_tokens % page_tokens else SessionFlags.NONE),
             family=self.family,
             n_forgotten=sum(chunk.n_forgotten for chunk in self.chunks),
+            key_id=self.key_id,
         )
 
     def source_items(self) -> list[SourceItem]:

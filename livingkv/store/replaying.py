@@ -23,6 +23,7 @@ class LogEntry(NamedTuple):
     number: int
     location: Location
     content: Event | LoggedChunk
+    key_id: bytes = b""
 
 
 PageRecords = dict[tuple[int, int], list[tuple[int, Location]]]
@@ -68,6 +69,7 @@ class Replay:
             self.problems.append(f"session {entry.session_id}: its first record is lost")
             return
         session.events[entry.number] = entry.location
+        session.key_id = session.key_id or entry.key_id
         session.event_bytes += record_bytes(entry.location.length)
         if isinstance(event, Renamed):
             session.name = event.name

@@ -55,7 +55,7 @@ class SessionRow:
 
     text_only: appends may come without KV. needs_tail: the KV of the tokens past `n_sealed_tokens` is not stored;
     it can be recomputed from their ids and given to `Store.replace_pages`. pinned: a quota leaves its pages alone.
-    `n_sentences` leaves out those that were forgotten.
+    `n_sentences` leaves out those that were forgotten. encrypted: without its key `sources` is empty.
     """
 
     session_id: int
@@ -71,6 +71,7 @@ class SessionRow:
     text_only: bool = False
     needs_tail: bool = False
     pinned: bool = False
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Sentence:
     source: str
     role: Role
     raw: bytes
+    encrypted: bool = False
 
     @property
     def text(self) -> str:
@@ -115,6 +117,7 @@ class ForgetReceipt:
     n_later_pages: pages behind them whose KV was computed while attending them; erased if the forgetting was deep.
     n_bytes: bytes of text. bytes_erased: stored bytes that were overwritten. bytes_freed: disk space that is free now.
     bytes_awaiting: disk space, overwritten already, that `defrag` frees.
+    n_keys: keys that were destroyed, so that copies of what they sealed cannot be opened either.
     """
 
     sentence_ids: tuple[int, ...]
@@ -125,6 +128,7 @@ class ForgetReceipt:
     bytes_erased: int
     bytes_freed: int
     bytes_awaiting: int
+    n_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,10 @@ class SentenceWeight:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSentence:
-    """A pruned sentence. `text` has bytes that are not UTF-8 as surrogates (`surrogateescape`)."""
+    """A pruned sentence. `text` has bytes that are not UTF-8 as surrogates (`surrogateescape`).
+
+    sealed: source and text of an encrypted session's, which are empty then; empty where they were opened.
+    """
 
     sentence_id: int
     session_id: int
@@ -158,6 +165,7 @@ class ArchivedSentence:
     source: str
     role: Role
     text: str
+    sealed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class _Found:
         self.item: ChunkItem = snapshot.chunk(session_id, number)
         session = snapshot.session(session_id)
         self.session = "" if session is None else session.name
+        self.key_id = b"" if session is None else session.key_id
         self.source = snapshot.source(session_id, self.item.source).name
 
     def sentences(self, chunk: Chunk, lo: int, hi: int) -> list[Sentence]:
@@ -47,6 +48,7 @@ class _Found:
                 self.source,
                 role,
                 text[span.byte_lo - start : span.byte_hi - start],
+                bool(self.key_id),
             )
             for number, span in enumerate(spans)
             if lo + number not in forgotten
@@ -84,19 +86,31 @@ class Sentences:
     def _from(self, first: int, limit: int) -> tuple[list[Sentence], int | None]:
         """Sentences of as many chunks as may hold `limit`, and the id to go on with, None at the end."""
         found: list[_Found] = []
-        n_found = 0
+        n_found, end = 0, None
         with self._catalog.read() as snapshot:
             for chunk in _chunks_from(snapshot, first):
                 if n_found >= limit:
                     break
+                end = chunk.item.first_sentence + chunk.item.n_sentences
+                if not self._reading.vault.can_open(chunk.key_id):
+                    continue
                 found.append(chunk)
                 n_found += chunk.item.n_sentences - max(0, first - chunk.item.first_sentence)
         result: list[Sentence] = []
         for chunk in found:
             lo = max(0, first - chunk.item.first_sentence)
             result += self._read(chunk, lo, chunk.item.n_sentences)[: limit - len(result)]
-        end = found[-1].item.first_sentence + found[-1].item.n_sentences if found else None
         return result, end
+
+    def of_session(self, session_id: int, sentence_id: int | None) -> Iterator[list[Sentence]]:
+        """See Store.sentences_of."""
+        with self._catalog.read() as snapshot:
+            numbers = [number for number, item in snapshot.chunks(session_id) if item.n_sentences]
+            found = [_Found(snapshot, session_id, number) for number in numbers]
+        for chunk in found:
+            lo = 0 if sentence_id is None else max(0, sentence_id + 1 - chunk.item.first_sentence)
+            if sentences := self._read(chunk, lo, chunk.item.n_sentences):
+                yield sentences
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """See Store.neighbours."""

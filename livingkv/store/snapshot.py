@@ -17,7 +17,9 @@ from livingkv.errors import RecordDamaged
 from livingkv.store import item_bytes
 from livingkv.store.environment import Environment
 from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.key_files import KEY_ID_BYTES, KeyPlace
 from livingkv.store.records import Location
+from livingkv.store.sealing import Vault
 
 META, SEGMENTS, SESSIONS, NAMES = b"meta", b"segments", b"sessions", b"names"
 SOURCES, SOURCE_KEYS, SOURCE_CHUNKS = b"sources", b"source_keys", b"source_chunks"
@@ -28,7 +30,7 @@ DATABASES = (
     *(EVENTS, ERASING, WEIGHTS),
 )
 
-IDENTITY, STATE, SCRUB = b"identity", b"state", b"scrub"
+IDENTITY, STATE, SCRUB, DROP_KEYS = b"identity", b"state", b"scrub", b"drop_keys"
 LAST = 0xFFFFFFFF
 """The highest 4-byte number: the end of a scan."""
 
@@ -42,10 +44,14 @@ class SentencePlace(NamedTuple):
 
 
 class Snapshot:
-    """What one commit says; a context manager that ends its transaction. Damaged rows raise RecordDamaged."""
+    """What one commit says; a context manager that ends its transaction. Damaged rows raise RecordDamaged.
 
-    def __init__(self, environment: Environment, transaction: Any) -> None:
+    Names of an encrypted session's sources are opened where its key is there; else they stay sealed.
+    """
+
+    def __init__(self, environment: Environment, transaction: Any, vault: Vault | None = None) -> None:
         self._environment = environment
+        self._vault = vault
         self._handles = environment.handles
         self._transaction = transaction
 
@@ -92,6 +98,37 @@ class Snapshot:
         """True if deleted rows may still be in the file and must not."""
         return self._get(META, SCRUB) is not None
 
+    def dropped_keys(self) -> list[tuple[bytes, KeyPlace]]:
+        """Keys that are to be destroyed."""
+        body, step = self._get(META, DROP_KEYS) or b"", KEY_ID_BYTES + 1
+        rows = [body[at : at + step] for at in range(0, len(body), step)]
+        return [(row[:KEY_ID_BYTES], KeyPlace(row[KEY_ID_BYTES])) for row in rows]
+
+    def _sealed_by(self, session_id: int) -> tuple[Vault, bytes] | None:
+        """What seals a session's content, or None for one in the clear."""
+        item = self.session(session_id)
+        if self._vault is None or item is None or not item.key_id:
+            return None
+        return self._vault, item.key_id
+
+    def _sealed_source(self, session_id: int, name: str, digest: str) -> tuple[str, str]:
+        """Name and digest as they stand in rows. Raises KeyMissing."""
+        sealed_by = self._sealed_by(session_id)
+        if sealed_by is None:
+            return name, digest
+        vault, key_id = sealed_by
+        session = self.session(session_id)
+        vault.require(key_id, f"session {session.name!r}" if session else f"session {session_id}")
+        return "", vault.seal_name(key_id, session_id, name, digest)
+
+    def _opened_source(self, session_id: int, item: SourceItem) -> SourceItem:
+        sealed_by = self._sealed_by(session_id)
+        if sealed_by is None or not sealed_by[0].can_open(sealed_by[1]):
+            return item
+        vault, key_id = sealed_by
+        name, digest = vault.open_name(key_id, session_id, item.digest)
+        return item._replace(name=name, digest=digest)
+
     def segments(self) -> dict[int, SegmentItem]:
         """All segments by number."""
         return {
@@ -114,21 +151,25 @@ class Snapshot:
             yield item_bytes.numbers_of(key)[0], item_bytes.unpack_session(body)
 
     def source_number(self, session_id: int, name: str, digest: str) -> int | None:
-        """The number of a source in its session."""
-        body = self._get(SOURCE_KEYS, item_bytes.source_key(session_id, name, digest))
-        return None if body is None else item_bytes.unpack_number(body)
+        """The number of a source in its session. Another source under the same key is not taken for it."""
+        body = self._get(SOURCE_KEYS, item_bytes.source_key(session_id, *self._sealed_source(session_id, name, digest)))
+        if body is None:
+            return None
+        number = item_bytes.unpack_number(body)
+        found = self.source(session_id, number)
+        return number if (found.name, found.digest) == (name, digest) else None
 
     def source(self, session_id: int, number: int) -> SourceItem:
         """One source."""
         body = self._get(SOURCES, item_bytes.key_2(session_id, number))
         if body is None:
             raise RecordDamaged(f"catalog: source {number} of session {session_id} is missing")
-        return item_bytes.unpack_source(body)
+        return self._opened_source(session_id, item_bytes.unpack_source(body))
 
     def sources(self, session_id: int, first: int = 0) -> Iterator[tuple[int, SourceItem]]:
         """A session's sources from number `first` on, oldest first."""
         for key, body in self._scan(SOURCES, item_bytes.key_2(session_id, first), item_bytes.key_2(session_id, LAST)):
-            yield item_bytes.numbers_of(key)[1], item_bytes.unpack_source(body)
+            yield item_bytes.numbers_of(key)[1], self._opened_source(session_id, item_bytes.unpack_source(body))
 
     def source_chunks(self, session_id: int, source: int, first: int) -> Iterator[int]:
         """Numbers of a source's chunks from `first` on."""
@@ -223,7 +264,7 @@ class Snapshot:
             yield item_bytes.long_of(key), item_bytes.unpack_weight(body)
 
     def tail(self, session_id: int) -> bytes:
-        """A session's tail; its checksum is in the session."""
+        """A session's tail, sealed if the session is; its checksum is in the session."""
         bodies = self._scan(TAILS, item_bytes.key_2(session_id, 0), item_bytes.key_2(session_id, LAST))
         return b"".join(body for _, body in bodies)
 

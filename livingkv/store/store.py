@@ -52,6 +52,7 @@ class Store(StorePruning):
         segment_bytes: int,
         map_bytes: int,
         budget_bytes: int | None = None,
+        key_folder: Path | None = None,
     ) -> None:
         """Use `Store.open`."""
         self.path = root
@@ -59,7 +60,10 @@ class Store(StorePruning):
         with ExitStack() as stack:
             if mode == "write":
                 stack.callback(WriterLock(root).release)
-            manifest, self._catalog = open_catalog(root, map_bytes, writable=mode == "write")
+            manifest, self._catalog = open_catalog(
+                disk, root, map_bytes, writable=mode == "write", key_folder=key_folder
+            )
+            self._manifest = manifest
             stack.callback(self._catalog.close)
             self.fingerprint = manifest.fingerprint
             self.labels = manifest.labels
@@ -71,7 +75,9 @@ class Store(StorePruning):
                 writer = SegmentWriter(disk, root / SEGMENTS, manifest.store_id, segment_bytes)
                 stack.callback(writer.close)
                 self._committing = Committing(disk, root, self._catalog, writer)
-            self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens)
+            assert self._catalog.vault is not None, "an opened catalog has a vault"
+            self._vault = self._catalog.vault
+            self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens, self._vault)
             self._sentences = Sentences(self._catalog, self._reading)
             self._disk = disk
             self._budget_bytes = budget_bytes
@@ -91,6 +97,7 @@ class Store(StorePruning):
         disk: Disk | None = None,
         labels: Mapping[str, str] | None = None,
         disk_budget_bytes: int | None = None,
+        key_folder: str | Path | None = None,
     ) -> Store:
         """Open the store at `path`; a writer recovers it first, a reader ignores what no commit covers.
 
@@ -99,6 +106,8 @@ class Store(StorePruning):
         labels: notes for a store that is made now, such as the model's name; later `Store.labels`, never compared.
         disk_budget_bytes: bytes that the store's folder may take. An append that would exceed it first drops the KV
         of the coldest pages of sessions that are not pinned; StoreFull when only text and pinned sessions are left.
+        key_folder: where the keys of encrypted sessions are looked for and made, outside of the store. None: in it,
+        where whoever holds the store holds the keys, too.
         segment_bytes: size at which a segment is followed by the next. catalog_bytes: first size of the catalog's map.
 
         Raises StoreNotFound, FingerprintMismatch, FormatUnsupported, StoreLocked, StoreUnwritable, StoreFull,
@@ -116,32 +125,43 @@ class Store(StorePruning):
             _make_locked(disk, root, fingerprint, catalog_bytes, labels)
         elif manifest is not None and fingerprint is not None:
             manifest.fingerprint.require(fingerprint, root)
-        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes)
+        keys = None if key_folder is None else Path(key_folder)
+        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes, keys)
 
     @classmethod
     def rebuild_catalog(
-        cls, path: str | Path, *, catalog_bytes: int = CATALOG_BYTES, disk: Disk | None = None
+        cls,
+        path: str | Path,
+        *,
+        catalog_bytes: int = CATALOG_BYTES,
+        disk: Disk | None = None,
+        key_folder: str | Path | None = None,
     ) -> RebuildReport:
         """Make a lost or unreadable catalog anew from the segments; durable on return. No other file is changed.
 
         Whole commits come back: sessions, token ids, text, sentences, sources, pages. Tails and weights were in the
         catalog only. The index is to be rebuilt, since ids of forgotten sentences may be given out again.
 
-        Raises StoreError if the catalog is whole, StoreNotFound without a manifest, StoreLocked, StoreFull or
-        StoreUnwritable.
+        Raises StoreError if the catalog is whole, StoreNotFound without a manifest, KeyMissing without the keys of all
+        encrypted sessions, StoreLocked, StoreFull or StoreUnwritable.
         """
-        return rebuild_catalog(Path(path), disk or Disk(), catalog_bytes)
+        keys = None if key_folder is None else Path(key_folder)
+        return rebuild_catalog(Path(path), disk or Disk(), catalog_bytes, keys)
 
-    def create_session(self, name: str, *, kv: bool = True) -> SessionRow:
+    def create_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
         """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text.
 
         kv: False makes it text-only: appends may come without pages and tail, which can be rebuilt later.
+        encrypt: seal all of its content with a key of its own (FORMAT.md, section 17).
 
-        Raises SessionExists, InputError, StoreFull, StoreUnwritable or StoreError.
+        Raises KeyMissing (encrypt, and no package `cryptography`), SessionExists, InputError, StoreFull,
+        StoreUnwritable or StoreError.
         """
         with self._append_lock:
             with self._catalog.read() as snapshot:
                 plan = plan_session(snapshot, name, _now_ms(), text_only=not kv)
+            if encrypt:
+                self._encrypt(plan)
             self._commit(plan)
         return self.session(name)
 
@@ -169,7 +189,8 @@ class Store(StorePruning):
 
     def _commit(self, plan: Plan) -> None:
         pages = [page.record for page in plan.pages]
-        self._writing().commit(plan.state, pages, [entry.record for entry in plan.log], plan.put)
+        log = [entry.record for entry in plan.log]
+        self._writing().commit(plan.state, pages, log, plan.put, plan.key_ids())
 
     def _writing(self) -> Committing:
         if self._committing is None:

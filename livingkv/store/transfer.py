@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from livingkv.errors import InputError
 from livingkv.store.chunk_payload import Chunk
 from livingkv.store.moving import Importing, export_records, require_importable
 from livingkv.store.plan import Plan
@@ -18,20 +19,41 @@ from livingkv.store.upkeep import StoreUpkeep
 class StoreTransfer(StoreUpkeep):
     """Base of `Store`: export and import."""
 
-    def export_session(self, session_id: int, path: str | Path, *, kv: bool = True) -> int:
+    def export_session(self, session_id: int, path: str | Path, *, kv: bool = True, decrypt: bool = False) -> int:
         """Write a session to one file: text, ids, sentences, sources, and with `kv` its pages and tail. Its size.
 
-        The file is whole and durable on return, or not there. Weights and the index stay behind.
-        Raises SessionNotFound, RecordDamaged, PageDamaged (repair first, or leave KV out), StoreFull, StoreUnwritable.
+        The file is whole and durable on return, or not there. Weights and the index stay behind. It is in the clear:
+        an encrypted session is refused (InputError) unless `decrypt` says that this is meant.
+        Raises KeyMissing, SessionNotFound, RecordDamaged, PageDamaged (repair first, or leave KV out), StoreFull or
+        StoreUnwritable.
         """
         with self._catalog.read() as snapshot:
+            session = self._reading.require_session(snapshot, session_id)
+            if session.key_id and not decrypt:
+                allowed = "it is encrypted and the file would not be: pass --decrypt (decrypt=True) if that is meant"
+                raise InputError("export", f"session {session.name!r}", allowed)
+            self._reading.require_key(session_id, session)
             header, records = export_records(self._reading, snapshot, session_id, self.fingerprint, kv=kv)
         return write_portable(self._disk, Path(path), header, records)
 
-    def import_session(self, path: str | Path, *, name: str | None = None, kv: bool = True) -> SessionRow:
+    def portable_chunks(self, session_id: int) -> Iterator[PortableChunk]:
+        """The appends of a session, to be ingested elsewhere, as `portable_text` gives those of a file.
+
+        Raises RecordDamaged, KeyMissing or SessionNotFound.
+        """
+        with self._catalog.read() as snapshot:
+            self._reading.require_session(snapshot, session_id)
+            chunks = list(snapshot.chunks(session_id))
+        for number, row in chunks:
+            yield _portable(self._reading.read_chunk(session_id, number, row))
+
+    def import_session(
+        self, path: str | Path, *, name: str | None = None, kv: bool = True, encrypt: bool = False
+    ) -> SessionRow:
         """Make a session from an exported file, under its own name or `name`, in one commit; durable on return.
 
         kv: False leaves pages and tail out, which needs the same tokenizer only; they can be rebuilt.
+        encrypt: as for `create_session`.
         Raises FingerprintMismatch (see `portable_text` for files of other tokenizers), RecordDamaged (cut short or
         changed), SessionExists, FormatUnsupported, StoreFull or StoreError. Nothing is changed then.
         """
@@ -41,8 +63,10 @@ class StoreTransfer(StoreUpkeep):
             if self._make_room(importing.plan, importing.page_bytes):
                 importing = self._importing(file, name, kv=kv)
             plan = importing.plan
+            if encrypt:
+                self._encrypt(plan)
             log = [entry.record for entry in plan.log]
-            self._writing().commit(plan.state, importing.page_records(), log, importing.put)
+            self._writing().commit(plan.state, importing.page_records(), log, importing.put, plan.key_ids())
         return self.session(importing.session_id)
 
     def _importing(self, file: PortableFile, name: str | None, *, kv: bool) -> Importing:
@@ -57,15 +81,18 @@ def portable_text(path: str | Path) -> Iterator[PortableChunk]:
     with PortableFile(Path(path)) as file:
         for each in file.records():
             if each.record_type == RecordType.CHUNK:
-                chunk = Chunk(each.payload)
-                yield PortableChunk(
-                    text=chunk.text(),
-                    source=chunk.source,
-                    source_digest=chunk.source_digest,
-                    role=chunk.role,
-                    end_of_source=chunk.end_of_source,
-                    ends_turn=chunk.ends_turn,
-                )
+                yield _portable(Chunk(each.payload))
+
+
+def _portable(chunk: Chunk) -> PortableChunk:
+    return PortableChunk(
+        text=chunk.text(),
+        source=chunk.source,
+        source_digest=chunk.source_digest,
+        role=chunk.role,
+        end_of_source=chunk.end_of_source,
+        ends_turn=chunk.ends_turn,
+    )
 
 
 def require_portable(path: str | Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from livingkv.errors import RecordDamaged
+from livingkv.errors import PageDamaged, RecordDamaged
 from livingkv.store import Store
 from livingkv.store.reading import page_damaged
 from livingkv.tiers.arena import Register
@@ -30,16 +30,28 @@ _STEP_PAGES = 17
 """`stream` asks for so many pages at once, and for the next so many while these are used: a passage of 1,024 tokens."""
 
 Locate = Callable[[int, Sequence[int]], list[PageKey]]
+OpenPage = Callable[[int, PageKey, memoryview], memoryview]
 
 
 class TieredPages:
     """Verified page bytes, read through and kept within a budget. A context manager; threads may share it.
 
-    A view that it hands out lies in the arena: valid as long as the docstring says, never to be written to.
+    A view that it hands out lies in the arena: valid as long as the docstring says, never to be written to. Pages of
+    encrypted sessions stay sealed in RAM, and are opened into a copy each time.
     """
 
-    def __init__(self, locate: Locate, ram: RamTier, lower: Sequence[Tier], *, n_readers: int = N_READERS) -> None:
+    def __init__(
+        self,
+        locate: Locate,
+        ram: RamTier,
+        lower: Sequence[Tier],
+        *,
+        open_page: OpenPage | None = None,
+        n_readers: int = N_READERS,
+    ) -> None:
+        """open_page: opens the payload of a sealed page; None where no session is encrypted."""
         self._locate = locate
+        self._open_page = open_page
         self._ram = ram
         self._lower = tuple(lower)
         self._reading = PageReading(ram, lower, n_readers)
@@ -54,7 +66,7 @@ class TieredPages:
         """
         claims = self._must(self._locate(session_id, pages))
         try:
-            yield [_payload(claim.entry, session_id, page) for claim, page in zip(claims, pages, strict=True)]
+            yield [self._payload(claim.entry, session_id, page) for claim, page in zip(claims, pages, strict=True)]
         finally:
             self._ram.release(claim.entry for claim in claims)
 
@@ -76,7 +88,7 @@ class TieredPages:
                     ahead = self._try([keys[position] for position in steps[number + 1]])
                 for position in step:
                     entry = held[0].entry
-                    yield pages[position], _payload(entry, session_id, pages[position])
+                    yield pages[position], self._payload(entry, session_id, pages[position])
                     held.pop(0)
                     self._ram.release([entry])
         finally:
@@ -142,6 +154,15 @@ class TieredPages:
         missing = [key for key in self._locate(session_id, pages) if key not in held]
         return self._lower[0].estimate_seconds(missing) if missing else 0.0
 
+    def _payload(self, entry: Entry, session_id: int, page: int) -> memoryview:
+        try:
+            payload = entry.payload()
+            return payload if self._open_page is None else self._open_page(session_id, entry.key, payload)
+        except PageDamaged:
+            raise
+        except RecordDamaged as error:
+            raise page_damaged(session_id, page, error) from error
+
     def counts(self) -> TierCounts:
         """What each tier holds and did."""
         return TierCounts(self._ram.counts(), self._reading.counts())
@@ -167,13 +188,6 @@ class TieredPages:
         self.close()
 
 
-def _payload(entry: Entry, session_id: int, page: int) -> memoryview:
-    try:
-        return entry.payload()
-    except RecordDamaged as error:
-        raise page_damaged(session_id, page, error) from error
-
-
 def open_pages(
     store: Store, *, page_bytes: int, ram_budget_bytes: int, register: Register | None = None
 ) -> TieredPages:
@@ -182,5 +196,6 @@ def open_pages(
     page_bytes: the size of a page of the store's codec and model. register: pins the RAM for a device. Raises
     InputError when the budget is too small for 4 pages.
     """
-    ram = RamTier(ram_budget_bytes, page_bytes, register)
-    return TieredPages(store.locate_pages, ram, [DiskTier(store.segments, store.disk)])
+    ram = RamTier(ram_budget_bytes, page_bytes + store.seal_bytes, register)
+    lower = [DiskTier(store.segments, store.disk)]
+    return TieredPages(store.locate_pages, ram, lower, open_page=store.open_page)

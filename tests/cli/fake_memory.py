@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from livingkv.errors import QuestionError, SourceError, StoreNotFound
+from livingkv.errors import InputError, QuestionError, SourceError, StoreNotFound
 from livingkv.results import Answer, Evidence, Ingested, Mode, Timings, Turn
 from livingkv.settings import Settings
 
@@ -48,6 +48,17 @@ class Memory:
     def __exit__(self, *_: object) -> None:
         (self.path / "closed").touch()
 
+    def ready(
+        self,
+        session: str = "default",
+        *,
+        kv: bool = True,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        """Fails for a session called "unfit"."""
+        if session == "unfit":
+            raise InputError("session", session, "another is needed")
+
     def ingest(
         self,
         source: str | Path,
@@ -55,6 +66,7 @@ class Memory:
         session: str = "default",
         text: bytes | None = None,
         kv: bool = True,
+        encrypt: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Ingested:
         """Appends the text; the text "CRASH" makes an unexpected error, an empty one a SourceError."""
@@ -78,6 +90,8 @@ class Memory:
         session: str | None = None,
         mode: Mode = "auto",
         max_tokens: int = 64,
+        sampling: object | None = None,
+        stop: Sequence[str] = (),
         on_text: Callable[[str], None] | None = None,
     ) -> Answer:
         """Answers with the first text that holds the question's last word; a question "wait" takes a minute."""
@@ -101,6 +115,9 @@ class Memory:
         *,
         session: str = "default",
         max_tokens: int = 256,
+        encrypt: bool = False,
+        sampling: object | None = None,
+        stop: Sequence[str] = (),
         on_text: Callable[[str], None] | None = None,
     ) -> Turn:
         """Replies with the message in capitals, in two pieces."""

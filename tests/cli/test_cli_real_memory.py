@@ -14,7 +14,7 @@ from tests.cli.fake_memory import Memory as FakeMemory
 from tests.tiny import tiny_network, tiny_tokenizer
 
 
-@pytest.mark.parametrize("name", ["open", "ingest", "ask", "chat"])
+@pytest.mark.parametrize("name", ["open", "ready", "ingest", "ask", "chat"])
 def test_the_fake_takes_what_the_real_memory_takes(name: str) -> None:
     real, fake = inspect.signature(getattr(Memory, name)), inspect.signature(getattr(FakeMemory, name))
     for parameter in fake.parameters.values():

@@ -64,7 +64,7 @@ def test_ingest_reads_standard_input(tmp_path: Path, livingkv: Run) -> None:
     assert code == 0
     assert json.loads(output)["sources"][0] | {"seconds": 0} == {
         "source": "standard input", "session": "log", "n_bytes": 15, "n_tokens": 3, "n_sentences": 1,
-        "seconds": 0, "skipped": False,
+        "seconds": 0, "skipped": False, "n_stale_sentences": 0,
     }  # fmt: skip
 
 
@@ -234,6 +234,15 @@ def test_verbs_that_only_look_make_no_store(verb: str, tmp_path: Path, livingkv:
         (["export", "s", "a"], "FILE"),
         (["import", "s"], "FILE"),
         (["pin", "s"], "SESSION"),
+        (["erase"], "STORE"),
+        (["archive", "explode"], "explode"),
+        (["archive", "restore", "s"], "--sentence"),
+        (["archive", "erase", "s", "--of", "a", "--everything"], "--sentence"),
+        (["ask", "s", "q", "--weights", "2bit"], "2bit"),
+        (["ask", "s", "q", "--seed", "1"], "--temperature"),
+        (["ask", "s", "q", "--top-p", "0.5"], "--temperature"),
+        (["ask", "s", "q", "--seed", "-1", "--temperature", "1"], "seed"),
+        (["chat", "s", "--stop", ""], "--stop"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_1(argv: list[str], named: str, livingkv: Run) -> None:
@@ -252,7 +261,20 @@ def test_debug_prints_the_traceback_before_the_line(tmp_path: Path, livingkv: Ru
 
 
 VERBS = ["ingest", "ask", "chat", "sessions", "stats", "check", "repair", "fork", "rename", "pin"]
-VERBS += ["forget", "prune", "export", "import", "defrag", "migrate", "model fetch", "model info"]
+VERBS += [
+    "forget",
+    "erase",
+    "prune",
+    "archive list",
+    "archive restore",
+    "archive erase",
+    "export",
+    "import",
+    "defrag",
+    "migrate",
+    "model fetch",
+    "model info",
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -25,6 +25,29 @@ def test_rerotation_composes(stored: int, placed: int, seed: int) -> None:
     assert torch.allclose(moved, _at(x, placed), atol=2e-6, rtol=0)
 
 
+MOVES = st.lists(st.tuples(st.sampled_from(["insert", "delete", "move"]), st.integers(0, 30), POSITIONS), max_size=30)
+
+
+@given(MOVES)
+@settings(max_examples=60, deadline=None)
+def test_keys_that_were_moved_many_times_are_as_if_placed_once(moves: list[tuple[str, int, int]]) -> None:
+    """Moves add up: a key that is moved on is neither moved twice nor left behind (llama.cpp 3825)."""
+    generator = torch.Generator().manual_seed(len(moves))
+    keys: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # raw, rotated, position
+    for what, index, position in moves:
+        if what == "insert" or not keys:
+            raw = torch.randn(2, 1, 64, generator=generator)
+            keys.insert(index % (len(keys) + 1), (raw, _at(raw, position), position))
+        elif what == "delete":
+            del keys[index % len(keys)]
+        else:
+            first = index % len(keys)
+            delta = position - keys[first][2]
+            keys[first:] = [(raw, shift(at, delta, ROPE), old + delta) for raw, at, old in keys[first:]]
+    for raw, at, position in keys:
+        assert torch.allclose(at, _at(raw, position), atol=2e-5, rtol=0)
+
+
 @given(POSITIONS, POSITIONS, st.integers(-100_000, 100_000))
 @settings(max_examples=100, deadline=None)
 def test_scores_depend_on_distance_alone(query: int, key: int, offset: int) -> None:

@@ -1,6 +1,6 @@
 """A process that goes on from a stored session: prints a digest of 64 greedy steps, then waits to be killed.
 
-python tests/model/continue_session.py STORE MODEL ingest|restore
+python tests/model/continue_session.py STORE MODEL ingest|restore CODEC
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from livingkv import Memory, Settings
 from livingkv.home import Home
 
-SETTINGS = Settings(window_tokens=256)
 NOTES = Path(__file__).resolve().parents[2] / "examples" / "notes"
 
 
@@ -25,19 +24,21 @@ def continue_greedily(home: Home, n: int = 64) -> dict[str, object]:
     engine, digest, ids = home.engine(), hashlib.sha256(), []
     row = home.session_for_writing("default")
     with home.hot_window(row) as hot:
-        token = torch.tensor([11])
+        token = torch.tensor([11], device=engine.model.device)
         for _ in range(n):
             logits = engine.runner.logits(token, hot)[0, -1]
-            digest.update(logits.numpy().tobytes())
+            digest.update(logits.cpu().numpy().tobytes())
             token = logits.argmax()[None]
             ids.append(int(token))
-    return {"n_tokens": row.n_tokens, "tokens": ids, "digest": digest.hexdigest()}
+    told = {"n_tokens": row.n_tokens, "tokens": ids, "digest": digest.hexdigest()}
+    return told | {"device": engine.model.device.type}
 
 
 def main() -> None:
     """Ingest or restore, go on, tell, wait."""
-    store, model, task = sys.argv[1:]
-    memory = Memory.open(store, model=model or None, settings=SETTINGS)
+    store, model, task, codec = sys.argv[1:]
+    settings = Settings.from_dict({"window_tokens": 256, "codec": codec})
+    memory = Memory.open(store, model=model or None, settings=settings)
     if task == "ingest":
         memory.ingest(NOTES / "1-monday.md")
         memory.ingest("more", text=b"The ferry leaves at noon. Nobody was late.")

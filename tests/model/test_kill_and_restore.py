@@ -17,13 +17,13 @@ SCRIPT = Path(__file__).with_name("continue_session.py")
 ROOT = SCRIPT.parents[2]
 
 
-def run_and_kill(store: Path, model: str, task: str) -> dict[str, Any]:
+def run_and_kill(store: Path, model: str, task: str, codec: str = "int8") -> dict[str, Any]:
     """What the process told before it was killed with SIGKILL."""
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(store), model, task],
+        [sys.executable, str(SCRIPT), str(store), model, task, codec],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
     )
     assert process.stdout is not None
     try:

@@ -253,7 +253,7 @@ def test_a_newer_store_is_refused(folder: Path) -> None:
     filled_store(folder / "store")
     path = folder / "store" / "manifest.json"
     values = json.loads(path.read_bytes())
-    for change in ({"format": 2}, {"features": ["encryption"]}):
+    for change in ({"format": 2}, {"features": ["telepathy"]}):
         path.write_text(json.dumps(values | change))
         for open_store in (read_store, write_store, new_store):
             with pytest.raises(FormatUnsupported, match="update livingkv"):

@@ -37,10 +37,10 @@ def test_cold_sentences_go_to_the_archive(folder: Path) -> None:
             store.sentence(0)
         store.forget_sentences([0, 1])
         assert sorted(each.sentence_id for each in store.archived())[:2] == [2, 4]
-        assert store.erase_archive([2]) == 1
+        assert [each.sentence_id for each in store.erase_archive([2])] == [2]
         store.forget_session(1)
         assert store.archived() == []
-        assert store.erase_archive() == 0
+        assert store.erase_archive() == []
         assert_whole(store)
 
 
@@ -62,5 +62,26 @@ def test_a_damaged_archive_is_named(folder: Path) -> None:
         path.write_bytes(bytes(data))
         with pytest.raises(RecordDamaged, match="line 1"):
             store.archived()
+        with pytest.raises(RecordDamaged, match="line 1"):
+            store.erase_archive([0])
         assert_whole(store)
+        store.erase_archive()
+        assert store.archived() == []
+        store.prune(keep=0)
+        path.write_bytes(b"damaged")
+        store.forget_everything()
+        assert store.archived() == [] and not path.exists()
     new_store(folder / "store").close()
+
+
+def test_what_a_broken_off_write_left_is_erased(folder: Path) -> None:
+    filled_store(folder / "store")
+    draft = folder / "store" / "archive" / "sentences.jsonl.tmp"
+    with write_store(folder / "store") as store:
+        for erase in (lambda: store.forget_sentences([0]), lambda: store.prune(keep=1), store.erase_archive):
+            draft.parent.mkdir(exist_ok=True)
+            draft.write_bytes(b"a sentence")
+            (folder / "same").hardlink_to(draft)
+            erase()
+            assert not draft.exists() and (folder / "same").read_bytes() == bytes(10)
+            (folder / "same").unlink()

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_digest as checksum_digest
 from livingkv.errors import FormatUnsupported, RecordDamaged
 from livingkv.store import Append, SentenceRecord, item_bytes
 from livingkv.store.chunk_payload import TEXT_BLOCK_BYTES, Chunk, ChunkPlace, pack_chunk
-from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionItem, SourceItem, State
+from livingkv.store.items import ChunkItem, PageItem, SegmentItem, SessionFlags, SessionItem, SourceItem, State
 from livingkv.store.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -61,7 +61,7 @@ def test_a_record_cut_short_is_damaged() -> None:
         verified_payload(data[: RECORD_HEADER_BYTES + 5], unpack_record_header(data, 7, 64), 7, 64)
 
 
-@pytest.mark.parametrize(("offset", "value"), [(4, 2), (6, 2)])
+@pytest.mark.parametrize(("offset", "value"), [(4, 2), (6, 4)])
 def test_a_newer_record_is_unsupported_not_damaged(offset: int, value: int) -> None:
     header = bytearray(pack_record(RecordType.PAGE, RecordFlags.NONE, 1, 2, 3, b"")[0])
     header[offset] = value
@@ -185,6 +185,8 @@ def test_catalog_values_there_and_back() -> None:
     segment = SegmentItem(SegmentKind.PAGES, 5, 6 << 40)
     assert item_bytes.unpack_segment(item_bytes.pack_segment(segment)) == segment
     session = SessionItem(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 << 50, "Zürich")
+    assert item_bytes.unpack_session(item_bytes.pack_session(session) + b"later") == session
+    session = session._replace(key_id=bytes(range(16)), flags=SessionFlags.PINNED)
     assert item_bytes.unpack_session(item_bytes.pack_session(session) + b"later") == session
     source = SourceItem(1, 2, 3, True, "a\udcffb", "digest")
     assert item_bytes.unpack_source(item_bytes.pack_source(source) + b"later") == source
