@@ -68,6 +68,11 @@ class HotWindow:
         return self.workspace.before_border(self._block)
 
     @property
+    def window_tokens(self) -> int:
+        """How far back a session looks."""
+        return self._window
+
+    @property
     def n_attended(self) -> int:
         """Stored tokens that the next token sees: all of a short session, else the window and the sinks."""
         start = window_start(self.n_tokens, self._window)

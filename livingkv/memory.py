@@ -114,7 +114,7 @@ class Memory(Keeping):
             part.n_sentences for part in parts if part.name == name and part.digest != digest and not part.complete
         )
         done = known.n_bytes if known is not None else 0
-        with self._reader(row, kv=not row.text_only) as reader:
+        with self._reader(row, document=True) as reader:
             for piece in split_pieces(text, self._home.settings.commit_tokens, done):
                 end = piece.byte_hi == len(text)
                 origin = Origin(name, "document", digest, end_of_source=end)
@@ -201,12 +201,12 @@ class Memory(Keeping):
         return turn_of(row, generated.text.strip(), reused, prefilled, asking.clock.timings())
 
     @contextmanager
-    def _reader(self, row: SessionRow, *, kv: bool = True) -> Iterator[SessionReader]:
+    def _reader(self, row: SessionRow, *, document: bool = False) -> Iterator[SessionReader]:
         """The reading end of a session; after an error in the block its hot window is dropped."""
-        if not kv:
+        if document and row.text_only:
             yield SessionReader.of(self._home.engine(), None, row)
             return
-        with self._home.hot_window(row) as hot:
+        with self._home.hot_window(row, document=document) as hot:
             yield SessionReader.of(self._home.engine(), hot, row)
 
     def session(self, name: str) -> SessionInfo:

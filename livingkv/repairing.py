@@ -64,7 +64,7 @@ def repair_session(
     """
     bad = damaged_pages(store, session)
     done = 0
-    for run in _runs(bad):
+    for run in _runs(bad, lambda page: _is_document(store, session, page * PAGE_TOKENS)):
         hot = _window_at(store, engine, settings, session, run[0], n_sinks)
         _read(store, engine, session, hot, run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS)
         store.replace_pages(session.session_id, dict(zip(run, hot.take_sealed(), strict=True)))
@@ -79,11 +79,15 @@ def repair_session(
     return Repaired(session.name, tuple(bad), tail=not has_tail)
 
 
-def _runs(pages: Sequence[int]) -> Iterator[list[int]]:
-    """Neighbouring pages together, at most RUN_PAGES."""
+def _is_document(store: Store, session: SessionRow, token: int) -> bool:
+    return store.role_at(session.session_id, token) == "document"
+
+
+def _runs(pages: Sequence[int], is_document: Callable[[int], bool]) -> Iterator[list[int]]:
+    """Neighbouring pages of one kind together, at most RUN_PAGES."""
     run: list[int] = []
     for page in pages:
-        if run and (page != run[-1] + 1 or len(run) == RUN_PAGES):
+        if run and (page != run[-1] + 1 or len(run) == RUN_PAGES or is_document(page) != is_document(run[0])):
             yield run
             run = []
         run.append(page)
@@ -94,7 +98,9 @@ def _runs(pages: Sequence[int]) -> Iterator[list[int]]:
 def _window_at(
     store: Store, engine: Engine, settings: Settings, session: SessionRow, page: int, n_sinks: int
 ) -> HotWindow:
-    """The hot window as it stood when the session had `page` pages and no tail."""
+    """The hot window as it stood when the session had `page` pages and no tail, as far as what follows looked back."""
+    if _is_document(store, session, page * PAGE_TOKENS):
+        settings = settings.for_documents
     hot = engine.hot_window(settings, n_sinks)
     if page == 0:
         return hot
