@@ -18,10 +18,15 @@ _DIGIT_GROUPS = regex.compile(r"(?<=\d)[,\u202f\u00a0](?=\d{3})")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 _PLAIN = frozenset(
-    """a an the of to in on at by for from with and or but not no yes it its he she his her him they them their this that
-    these those there here as is are was were be been being has have had do does did will would can could should may
-    must i you we my your our me us so if then than also very just which who what when where how why answer question
-    text based provided information given according stated mentioned name called one ones""".split()
+    word
+    for line in (
+        "a an the of to in on at by for from with and or but not no yes it its he she his her him they them their",
+        "this that these those there here as is are was were be been being has have had do does did will would",
+        "can could should may might must i you we my your our me us so if then than also very just which who what",
+        "when where how why answer question text based provided information given according stated mentioned name",
+        "called one ones",
+    )
+    for word in line.split()
 )
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from livingkv.asking import Asking, asked_for, check_ask, extract
+from livingkv.asking import Asking, check_ask, extract
 from livingkv.describing import session_info, store_stats, turn_of
 from livingkv.generation import collect
 from livingkv.home import Home
@@ -141,6 +141,8 @@ class Memory(Keeping):
     ) -> Answer:
         """Answer from what is stored, in one session or in all; changes nothing. Ends before a `stop` string.
 
+        Mode auto gives `on_text` the whole answer at once, because it is checked first; other modes stream it.
+
         Raises QuestionError (empty, or longer than the hot window), SessionNotFound, ModelError or StoreError.
         """
         check_ask(question, mode, max_tokens)
@@ -148,17 +150,19 @@ class Memory(Keeping):
             return extract(self._home, question, session)
         asking = Asking(self._home, question)
         probed = asking.probe(session)
-        judged, verdict = asking.judge(probed)
-        chosen = verdict.mode if mode == "auto" else mode
-        passages = asking.passages(chosen, probed, judged[: verdict.n_recalled])
-        if (mode == "auto" and not verdict.confident) or (chosen in ("kv", "ground") and not passages):
-            return _told(asking.abstain(probed, passages, verdict), on_text)
-        if mode != "auto":
-            verdict = asked_for(verdict, mode)
-        prepared = asking.prepare(verdict.mode, probed, passages, max_tokens)
-        generated = asking.complete(prepared, max_tokens, sampling or Sampling(), stop, on_text)
-        self._home.note_recall(passage.best.sentence.sentence_id for passage in passages)
-        return asking.answer(generated, prepared, probed, passages, verdict)
+        judged = asking.judge(probed)
+        if mode == "auto":
+            answer = _told(asking.auto(probed, judged, max_tokens, sampling or Sampling(), stop), on_text)
+        else:
+            passages = asking.passages(asking.chosen(judged))
+            if mode in ("kv", "ground") and not passages:
+                return _told(
+                    asking.abstain(probed, passages, "nothing stored shares a word or a meaning with it"), on_text
+                )
+            answer = asking.read(mode, probed, passages, max_tokens, sampling or Sampling(), stop, on_text, "asked for")
+        if answer.confident:
+            self._home.note_recall(asking.recalled)
+        return answer
 
     def chat(
         self,

@@ -61,6 +61,12 @@ class Passage:
         return self.token_hi - self.token_lo
 
 
+def sentence_passage(hit: Judged) -> Passage:
+    """The hit's sentence alone."""
+    one = hit.sentence
+    return Passage(one.session_id, one.session, one.source, one.token_lo, one.token_hi, one.text.strip(), hit)
+
+
 def grow_passages(
     judged: Sequence[Judged],
     neighbours: Callable[[int, int, int], list[Sentence]],

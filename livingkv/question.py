@@ -17,9 +17,11 @@ _INNER_CAPITAL = regex.compile(r"\p{Ll}\p{Lu}")
 _LEAST_STEM = 4
 
 _OVER_ALL = regex.compile(
-    r"\bhow (?:many|often)\b|\bhow much (?:in (?:all|total)|altogether)\b|\b(?:list|name|enumerate|count|sum up)\b.*\b(?:all|every|each)\b"
-    r"|\b(?:total|overall) (?:number|count|amount)\b|\bin total\b|\bwie (?:viele|oft)\b|\bcombien d[e']|\bcuánt[oa]s\b|\bquant[ie]\b"
-    r"|\bhoeveel\b|\bhvor mange\b|\bhur många\b|\bсколько\b|有(?:多少|几)|いくつ|何(?:個|人|回|件)|몇",
+    r"\bhow (?:many|often)\b|\bhow much (?:in (?:all|total)|altogether)\b"
+    r"|\b(?:list|name|enumerate|count|sum up)\b.*\b(?:all|every|each)\b"
+    r"|\b(?:total|overall) (?:number|count|amount)\b|\bin total\b"
+    r"|\bwie (?:viele|oft)\b|\bcombien d[e']|\bcuánt[oa]s\b|\bquant[ie]\b|\bhoeveel\b|\bhvor mange\b|\bhur många\b"
+    r"|\bсколько\b|有(?:多少|几)|いくつ|何(?:個|人|回|件)|몇",
     regex.IGNORECASE,
 )
 
