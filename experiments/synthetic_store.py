@@ -22,17 +22,29 @@ _FINGERPRINT = Fingerprint(
 )  # fmt: skip
 
 
-def create_store(path: Path) -> Store:
+def create_store(path: Path, *, disk_budget_bytes: int | None = None) -> Store:
     """A new store, open for writing."""
-    return Store.open(path, mode="write", fingerprint=_FINGERPRINT, create=True)
+    return Store.open(path, mode="write", fingerprint=_FINGERPRINT, create=True, disk_budget_bytes=disk_budget_bytes)
 
 
 class SyntheticSession:
-    """Makes the appends of one new session, each of whole pages."""
+    """Makes the appends of one session, each of whole pages. The same seed and lengths give the same appends.
 
-    def __init__(self, store: Store, seed: int, *, page_bytes: int = PAGE_BYTES, sentence_tokens: int = 12) -> None:
+    session_id: a session that is there, whose appends are made once more from the first; None makes a new one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        seed: int,
+        *,
+        page_bytes: int = PAGE_BYTES,
+        sentence_tokens: int = 12,
+        name: str = "synthetic",
+        session_id: int | None = None,
+    ) -> None:
         self._store = store
-        self._session_id = store.create_session("synthetic").session_id
+        self._session_id = store.create_session(name).session_id if session_id is None else session_id
         self._sentence_tokens = sentence_tokens
         self._rng = random.Random(seed)
         self._ids = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ from typing import get_args
 import torch
 
 from livingkv.answer_check import support
-from livingkv.auto import ways
+from livingkv.auto import Way, ways
 from livingkv.confidence import CONFIDENT, Signs, n_tied
 from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
@@ -21,6 +21,7 @@ from livingkv.home import Home
 from livingkv.modes import Prepared, Preparing
 from livingkv.passages import Judged, Passage, sentence_passage
 from livingkv.question import names_held, names_in
+from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import QUESTION_LEAD, Probed, attend_sinks, judge_hits, passages_for, probe
 from livingkv.results import Answer, Evidence, Mode, Timings
 from livingkv.sampling import Sampler, Sampling
@@ -121,7 +122,8 @@ class Asking:
         tried: list[Answer] = []
         for way in ways(judged, names_in(self._question)):
             passages = self.passages(way.hits, grown=way.grown)
-            answer = self.read(way.mode, probed, passages, max_tokens, sampling, stop, None, way.reason)
+            mode, reason = self._affordable(way, probed, passages)
+            answer = self.read(mode, probed, passages, max_tokens, sampling, stop, None, reason)
             if answer.confident:
                 self.clock.first_token = self.clock.lap()  # nobody has seen a token before it was checked
                 return replace(answer, timings_ms=self.clock.timings())
@@ -129,6 +131,12 @@ class Asking:
         if not tried:
             return self.abstain(probed, self.passages(judged[:1]), "nothing stored shares enough with the question")
         return self._not_convinced(max(tried, key=lambda answer: answer.confidence))
+
+    def _affordable(self, way: Way, probed: Probed, passages: Sequence[Passage]) -> tuple[Mode, str]:
+        """The way's mode and reason; ground in the place of kv where the disk is slower than the model."""
+        spans = [Span(probed.session(each.session_id), each.token_lo, each.token_hi) for each in passages]
+        slow = slow_pages(self.engine, self._stored(), spans) if way.mode == "kv" else None
+        return (way.mode, way.reason) if slow is None else ("ground", f"one passage stands out; {slow.reason}")
 
     def read(
         self,

@@ -6,7 +6,7 @@ Knows the words of the command line; nothing heavy is imported before a verb nee
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -31,6 +31,17 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
 
 
+class DiskLimit(NamedTuple):
+    """A disk budget; None for no limit."""
+
+    n_bytes: int | None
+
+
+def parse_disk_limit(text: str) -> DiskLimit:
+    """A size, or the word unlimited. Raises BadParameter."""
+    return DiskLimit(None if text.strip().lower() == "unlimited" else parse_size(text))
+
+
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The store: a folder.", show_default=False)]
 SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session.", show_default=False)]
 NewName = Annotated[str, typer.Argument(metavar="NEW", help="The new name.", show_default=False)]
@@ -45,11 +56,12 @@ Model = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")]
 DiskBudget = Annotated[
-    int | None,
+    DiskLimit | None,
     typer.Option(
         metavar="SIZE",
-        parser=parse_size,
-        help="The store may take this much, such as 2G: the KV of the coldest pages goes first, text stays.",
+        parser=parse_disk_limit,
+        help="From now on the store may take this much, such as 2G: the KV of the coldest pages goes first, text "
+        "stays. The store keeps it; unlimited lifts it.",
         show_default=False,
     ),
 ]
@@ -143,16 +155,17 @@ def open_memory(
 def chosen_settings(
     *,
     codec: Codec | None = None,
-    disk_budget: int | None = None,
+    disk_budget: DiskLimit | None = None,
     ram_budget: int | None = None,
     key_folder: str | None = None,
 ) -> Settings | None:
     """The settings that the options ask for; None for no wish."""
     from livingkv.settings import Settings
 
+    limit = None if disk_budget is None else "unlimited" if disk_budget.n_bytes is None else disk_budget.n_bytes
     wishes = {
         "codec": codec,
-        "disk_budget_bytes": disk_budget,
+        "disk_budget_bytes": limit,
         "ram_budget_bytes": ram_budget,
         "key_folder": key_folder,
     }

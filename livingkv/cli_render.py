@@ -175,6 +175,9 @@ def print_stats(stats: Stats) -> None:
     facts: dict[str, object] = {"store": stats.path, "model": stats.model, "codec": stats.codec}
     facts |= {"sessions": stats.n_sessions, "tokens": stats.n_tokens, "sentences": stats.n_sentences}
     facts |= {"pages": stats.n_pages, "size": size(stats.size_bytes)}
+    if stats.disk_budget_bytes is not None:
+        in_use = stats.held_bytes / stats.disk_budget_bytes
+        facts["disk budget"] = f"{size(stats.disk_budget_bytes)}, {in_use:.1%} of it in use"
     if stats.bytes_per_token is not None:
         share = ""
         if stats.bf16_bytes_per_token:

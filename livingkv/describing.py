@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from livingkv.errors import KeyMissing
-from livingkv.results import Hot, SessionInfo, Stats, Timings, Turn
+from livingkv.results import Hot, SessionInfo, Stats, TierStats, Timings, Turn
 from livingkv.store import SessionRow, Store
+from livingkv.tiers import TierCounts
 
 
 def session_info(row: SessionRow) -> SessionInfo:
@@ -23,8 +24,24 @@ def session_info(row: SessionRow) -> SessionInfo:
     )
 
 
-def store_stats(store: Store) -> Stats:
-    """A store's counts and bytes."""
+def tier_stats(counts: TierCounts, ram_budget_bytes: int) -> TierStats:
+    """What the tiers of an open memory hold and did."""
+    ram, disk = counts.ram, counts.lower[0]
+    return TierStats(
+        ram_bytes=ram.size_bytes,
+        ram_budget_bytes=ram_budget_bytes,
+        n_pages=ram.n_pages,
+        n_hits=ram.n_hits + ram.n_joined,
+        n_misses=ram.n_misses,
+        n_evicted=ram.n_evicted,
+        disk_pages=disk.n_pages,
+        disk_bytes=disk.n_bytes,
+        disk_seconds=disk.seconds,
+    )
+
+
+def store_stats(store: Store, tiers: TierStats | None = None) -> Stats:
+    """A store's counts and bytes, and what an open memory's tiers did."""
     stats = store.stats()
     return Stats(
         path=str(store.path),
@@ -38,6 +55,9 @@ def store_stats(store: Store) -> Stats:
         bytes_by_part=stats.bytes_by_part,
         bytes_per_token=stats.size_bytes / stats.n_tokens if stats.n_tokens else None,
         bf16_bytes_per_token=int(store.labels.get("bf16_bytes_per_token", 0)) or None,
+        held_bytes=stats.held_bytes,
+        disk_budget_bytes=stats.disk_budget_bytes,
+        tiers=tiers,
     )
 
 

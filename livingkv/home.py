@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from livingkv.codec import page_bytes
+from livingkv.describing import tier_stats
 from livingkv.errors import (
     InputError,
     PageDamaged,
+    PageDropped,
     SessionNotFound,
     StoreFull,
     StoreLocked,
@@ -24,8 +26,8 @@ from livingkv.home_index import HomeIndex
 from livingkv.hot_window import HotWindow
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
-from livingkv.repairing import repair_session
-from livingkv.results import CheckReport
+from livingkv.repairing import repair_session, reread_window
+from livingkv.results import CheckReport, TierStats
 from livingkv.settings import Settings
 from livingkv.store import SessionRow, Store
 from livingkv.store_and_model import StoreAndModel
@@ -72,6 +74,10 @@ class Home(StoreAndModel):
             )
         return self._pages
 
+    def tier_stats(self) -> TierStats | None:
+        """What the tiers hold and did since they were opened, None while they are not."""
+        return None if self._pages is None else tier_stats(self._pages.counts(), self.settings.ram_budget_bytes)
+
     def session_for_writing(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
         """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start,
         with `encrypt` it is encrypted.
@@ -112,8 +118,8 @@ class Home(StoreAndModel):
     @contextlib.contextmanager
     def hot_window(self, session: SessionRow, *, document: bool = False) -> Iterator[HotWindow]:
         """The session's hot window, restored from the store where this process does not hold it; the short one that a
-        document is read with, or that of a conversation. Where KV of it is damaged or was dropped, a writer rebuilds
-        it first. After an error inside the block it is dropped, because it may be ahead of the store."""
+        document is read with, or that of a conversation. Where KV of it is damaged or was dropped, a writer reads its
+        text again an error inside the block it is dropped, because it may be ahead of the store."""
         settings = self.settings.for_documents if document else self.settings
         hot = self._hot.pop(session.session_id, None)
         if hot is None or (hot.n_tokens, hot.window_tokens) != (session.n_tokens, settings.window_tokens):
@@ -126,9 +132,11 @@ class Home(StoreAndModel):
         store, engine = self.store(), self.engine()
         try:
             return restore_hot_window(store, engine, session, settings, self.n_sinks)
-        except PageDamaged:
+        except PageDamaged as error:
             if self.read_only:
                 raise
+            if isinstance(error, PageDropped) and store.disk_budget_bytes is not None:
+                return reread_window(store, engine, settings, session, self.n_sinks)
         repair_session(store, engine, self.settings, session, self.n_sinks)
         return restore_hot_window(store, engine, store.session(session.session_id), settings, self.n_sinks)
 

@@ -59,6 +59,14 @@ class Keeping:
         store = self._home.writable_store()
         store.pin(store.session(session).session_id, pinned=pinned)
 
+    def limit_disk(self, n_bytes: int | None) -> None:
+        """Let the store take at most `n_bytes` of the disk from now on, for later writers too; None lifts that.
+
+        Where it takes more now, the KV of the coldest pages goes at once. Raises StoreFull if text and pinned sessions
+        alone are more, and nothing is changed then.
+        """
+        self._home.writable_store().limit_disk(n_bytes)
+
     def forget(
         self,
         *,

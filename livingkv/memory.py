@@ -227,8 +227,9 @@ class Memory(Keeping):
         return store.text(store.session(session).session_id)
 
     def stats(self) -> Stats:
-        """Counts and bytes, everything that takes disk space named. Needs no model."""
-        return store_stats(self._home.store())
+        """Counts and bytes, everything that takes disk space named, and what this memory's tiers did so far. Needs no
+        model."""
+        return store_stats(self._home.store(), self._home.tier_stats())
 
     def check(self) -> CheckReport:
         """Verify everything that is stored, the index included. Needs no model; never raises for damage, it reports

@@ -70,7 +70,9 @@ def _copy_sessions(
             chosen = chosen.as_in(source.store().fingerprint, source.model_label)
     target = Home(new, chosen, settings, read_only=False, create=True)
     try:
-        target.writable_store()
+        made = target.writable_store()
+        if settings.disk_budget_bytes is None:
+            made.limit_disk(source.store().disk_budget_bytes)
         for done, row in enumerate(rows, 1):
             _read_session(target, row, source.store().portable_chunks(row.session_id))
             if progress is not None:

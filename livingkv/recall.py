@@ -15,6 +15,7 @@ from livingkv.errors import InputError, KeyMissing, RecordDamaged
 from livingkv.index import Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
+from livingkv.reading_cost import Span, slow_pages
 from livingkv.settings import Placement
 from livingkv.store import Sentence, SessionRow, Store
 from livingkv.stored_kv import StoredKV
@@ -78,14 +79,19 @@ def _stored(store: Store, sentence_id: int) -> Sentence | None:
 
 
 def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int) -> list[Judged]:
-    """The hits with their gains, best first. Where a page is damaged the sentence is read again; a hit whose token
-    ids are damaged too cannot be judged and goes last, gain None."""
+    """The hits with their gains, best first. Where a page is damaged, or all of them would take longer to be had, the
+    sentences are read again; a hit whose token ids are damaged too cannot be judged and goes last, gain None."""
     candidates: list[Candidate] = []
     judged: list[Judged] = []
     lost: list[Judged] = []
-    for hit in probed.hits:
+    spans = [
+        Span(probed.session(hit.sentence.session_id), hit.sentence.token_lo, hit.sentence.token_hi)
+        for hit in probed.hits
+    ]
+    again = slow_pages(engine, kv, spans) is not None
+    for hit, span in zip(probed.hits, spans, strict=True):
         try:
-            candidates.append(_candidate(kv, probed.session(hit.sentence.session_id), hit.sentence, n_sinks))
+            candidates.append(_candidate(kv, span, n_sinks, again=again))
             judged.append(hit)
         except RecordDamaged:
             lost.append(hit)
@@ -96,11 +102,13 @@ def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_si
     return [*sorted(ranked, key=lambda hit: -hit.rank_score), *lost]
 
 
-def _candidate(kv: StoredKV, session: SessionRow, sentence: Sentence, n_sinks: int) -> Candidate:
-    try:
-        return Candidate(kv.run(session, sentence.token_lo, sentence.token_hi), sentence.token_lo)
-    except RecordDamaged:
-        return Candidate(kv.read_again(session, sentence.token_lo, sentence.token_hi, n_sinks), n_sinks)
+def _candidate(kv: StoredKV, span: Span, n_sinks: int, *, again: bool) -> Candidate:
+    if not again:
+        try:
+            return Candidate(kv.run(*span), span.token_lo)
+        except RecordDamaged:
+            pass
+    return Candidate(kv.read_again(*span, n_sinks), n_sinks)
 
 
 def _gains(

@@ -7,13 +7,14 @@ the lost one attended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import PageDamaged
+from livingkv.errors import PageDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.results import Repaired
 from livingkv.settings import PAGE_TOKENS, Settings
@@ -80,7 +81,87 @@ def repair_session(
 
 
 def _is_document(store: Store, session: SessionRow, token: int) -> bool:
-    return store.role_at(session.session_id, token) == "document"
+    return token < session.n_tokens and store.role_at(session.session_id, token) == "document"
+
+
+class _Reread:
+    """Pages of one session read again in memory, from the pages that are there."""
+
+    def __init__(self, store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> None:
+        self._store = store
+        self._engine = engine
+        self._settings = settings
+        self._session = session
+        self._n_sinks = n_sinks
+        self.pages: dict[int, bytes] = {}
+
+    def kind(self, page: int) -> Settings:
+        """The settings that the text behind `page` pages is read with."""
+        is_document = _is_document(self._store, self._session, page * PAGE_TOKENS)
+        return self._settings.for_documents if is_document else self._settings
+
+    def window(self, page: int, settings: Settings, tail: bytes = b"") -> HotWindow:
+        """The hot window of the session when it had `page` pages, and `tail`."""
+        needed = _needed(page, settings)
+        absent = [each for each in needed if each not in self.pages]
+        self.pages |= zip(absent, self._store.read_pages(self._session.session_id, absent), strict=True)
+        return _restored(self._engine, settings, self._n_sinks, self.pages, page, tail)
+
+    def read(self, start: int, end: int) -> None:
+        """Read pages [start, end) again; a window can be restored at `start`."""
+        is_document = lambda page: _is_document(self._store, self._session, page * PAGE_TOKENS)  # noqa: E731
+        for run in _runs(range(start, end), is_document):
+            hot = self.window(run[0], self.kind(run[0]))
+            lo, hi = run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS
+            _read(self._store, self._engine, self._session, hot, lo, hi)
+            self.pages |= zip(run, hot.take_sealed(), strict=True)
+
+    def tail(self) -> bytes:
+        """The tail read again."""
+        session = self._session
+        n_pages = session.n_sealed_tokens // PAGE_TOKENS
+        hot = self.window(n_pages, self.kind(n_pages))
+        _read(self._store, self._engine, session, hot, session.n_sealed_tokens, session.n_tokens)
+        return hot.tail()
+
+
+def reread_window(store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> HotWindow:
+    """The hot window of a session whose KV a disk budget took: its pages are read again from the last place where a
+    window can be restored. They are put back as far as the budget has room; that it has none does not matter.
+
+    Raises PageDamaged for a page that is damaged, RecordDamaged, ModelError or StoreError.
+    """
+    again = _Reread(store, engine, settings, session, n_sinks)
+    missing = set(store.missing_pages(session.session_id))
+    n_pages = session.n_sealed_tokens // PAGE_TOKENS
+    latest = min(missing.intersection(_needed(n_pages, settings)), default=n_pages)
+    start = next(page for page in range(latest, -1, -1) if not missing.intersection(_needed(page, again.kind(page))))
+    again.read(start, n_pages)
+    tail = None if tail_is_whole(store, session) else again.tail()
+    needed = _needed(n_pages, settings)
+    with contextlib.suppress(StoreFull):
+        put_back = {page: data for page, data in again.pages.items() if page in missing and page in needed}
+        store.replace_pages(session.session_id, put_back, tail)
+    return again.window(n_pages, settings, store.read_tail(session.session_id)[1] if tail is None else tail)
+
+
+def _restored(
+    engine: Engine, settings: Settings, n_sinks: int, pages: Mapping[int, bytes], n_pages: int, tail: bytes
+) -> HotWindow:
+    """The hot window of a session with `n_pages` pages and a tail, made of the pages that `_needed` names."""
+    hot = engine.hot_window(settings, n_sinks)
+    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    if n_pages or tail:
+        hot.restore([pages[page] for page in range(first, n_pages)], first, pages[0] if first else None, tail)
+    return hot
+
+
+def _needed(page: int, settings: Settings) -> list[int]:
+    """The pages that the hot window of a session with `page` pages is restored from."""
+    if page == 0:
+        return []
+    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    return [*([0] if first else []), *range(first, page)]
 
 
 def _runs(pages: Sequence[int], is_document: Callable[[int], bool]) -> Iterator[list[int]]:
@@ -101,14 +182,9 @@ def _window_at(
     """The hot window as it stood when the session had `page` pages and no tail, as far as what follows looked back."""
     if _is_document(store, session, page * PAGE_TOKENS):
         settings = settings.for_documents
-    hot = engine.hot_window(settings, n_sinks)
-    if page == 0:
-        return hot
-    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
-    wanted = [0] if first else []
-    pages = store.read_pages(session.session_id, [*wanted, *range(first, page)])
-    hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, b"")
-    return hot
+    needed = _needed(page, settings)
+    pages = dict(zip(needed, store.read_pages(session.session_id, needed), strict=True))
+    return _restored(engine, settings, n_sinks, pages, page, b"")
 
 
 def _read(store: Store, engine: Engine, session: SessionRow, hot: HotWindow, lo: int, hi: int) -> None:

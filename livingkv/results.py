@@ -112,8 +112,31 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TierStats:
+    """The pages of an open memory since it was opened. `ram_bytes` is what the RAM tier holds now, at most
+    `ram_budget_bytes`; a page that was asked for is a hit where RAM had it or was reading it, else a miss.
+
+    disk_pages, disk_bytes, disk_seconds: read from disk; seconds add up reads side by side.
+    """
+
+    ram_bytes: int
+    ram_budget_bytes: int
+    n_pages: int
+    n_hits: int
+    n_misses: int
+    n_evicted: int
+    disk_pages: int
+    disk_bytes: int
+    disk_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
-    """Size and shape of a store. `bytes_by_part` names every part that takes disk space."""
+    """Size and shape of a store. `bytes_by_part` names every part that takes disk space.
+
+    held_bytes: what the file system holds in whole blocks; `disk_budget_bytes`, None without one, is about that.
+    tiers: what an open memory read through its tiers; None where it has read no page yet, or none is open.
+    """
 
     path: str
     model: str
@@ -126,6 +149,9 @@ class Stats:
     bytes_by_part: dict[str, int] = field(default_factory=dict)
     bytes_per_token: float | None = None
     bf16_bytes_per_token: int | None = None
+    held_bytes: int = 0
+    disk_budget_bytes: int | None = None
+    tiers: TierStats | None = None
 
 
 @dataclass(frozen=True, slots=True)

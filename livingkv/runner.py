@@ -8,6 +8,7 @@ one that turns nothing, so that the state sees queries and keys unrotated and pl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,9 @@ from livingkv.workspace import AttentionState
 
 ATTENTION = "livingkv"
 _SLICE = 64  # rows of logits at once
+
+_TIMED_TOKENS = 16
+"""Shorter passes are generation, whose speed says little about reading."""
 
 
 class _Unrotated(nn.Module):
@@ -66,10 +70,17 @@ class Runner:
         AttentionInterface.register(ATTENTION, _attention)
         self.model = model
         self.n_prefilled = 0
+        self._n_timed = 0
+        self._timed_s = 0.0
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
         self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """How fast text was read so far, over all passes of 16 tokens and more; None before the first."""
+        return self._n_timed / self._timed_s if self._n_timed else None
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor, state: AttentionState) -> None:
@@ -137,6 +148,7 @@ class Runner:
     def _pass(self, token_ids: Tensor, state: AttentionState) -> Tensor:
         """One forward pass: the last hidden states [batch, tokens, hidden]."""
         n = token_ids.shape[1]
+        started = perf_counter()
         state.begin(n)
         hidden: Tensor = self._base(
             input_ids=token_ids,
@@ -146,4 +158,9 @@ class Runner:
         ).last_hidden_state
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
+        if n >= _TIMED_TOKENS:
+            if hidden.device.type == "cuda":
+                torch.cuda.synchronize(hidden.device)  # else only the launch would be timed
+            self._n_timed += n * token_ids.shape[0]
+            self._timed_s += perf_counter() - started
         return hidden

@@ -44,7 +44,8 @@ class Settings:
     n_candidates: index hits that the model itself ranks by query likelihood.
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
-    pages goes first, text and index stay. None: no limit.
+    pages goes first, text and index stay. The store keeps it for later writers; "unlimited" lifts it. None: as the
+    store has it, no limit for a new one.
     key_folder: where the keys of encrypted sessions are, outside of the store. None: in it.
     ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
@@ -60,7 +61,7 @@ class Settings:
     placement: Placement = "compact"
     n_candidates: int = 8
     max_line_bytes: int = 1 << 20
-    disk_budget_bytes: int | None = None
+    disk_budget_bytes: int | Literal["unlimited"] | None = None
     ram_budget_bytes: int = 1 << 28
     key_folder: str | None = None
 
@@ -73,10 +74,10 @@ class Settings:
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
         budget = self.disk_budget_bytes
-        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1 << 20):
-            raise InputError(
-                "settings.disk_budget_bytes", repr(budget), f"None or at least {1 << 20} bytes are allowed"
-            )
+        is_number = isinstance(budget, int) and not isinstance(budget, bool)
+        if budget not in (None, "unlimited") and (not is_number or budget < 1 << 20):  # type: ignore[operator]
+            allowed = f'at least {1 << 20} bytes, "unlimited" or None are allowed'
+            raise InputError("settings.disk_budget_bytes", repr(budget), allowed)
         if self.key_folder is not None and (not isinstance(self.key_folder, str) or not self.key_folder):
             raise InputError("settings.key_folder", repr(self.key_folder), "None or the path of a folder is allowed")
         for name, kind in (("codec", CodecName), ("placement", Placement)):

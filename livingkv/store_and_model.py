@@ -49,12 +49,8 @@ class StoreAndModel:
 
     def _open(self, path: Path, model: str | ModelChoice | LoadedModel | None, *, create: bool) -> None:
         try:
-            budget = None if self.read_only else self.settings.disk_budget_bytes
             self._store = Store.open(
-                path,
-                mode="read" if self.read_only else "write",
-                disk_budget_bytes=budget,
-                key_folder=self.settings.key_folder,
+                path, mode="read" if self.read_only else "write", key_folder=self.settings.key_folder
             )
         except StoreNotFound:
             if self.read_only or not create:
@@ -62,6 +58,8 @@ class StoreAndModel:
         else:
             self._closing.callback(self._store.close)
             self._agree_on_codec(self._store)
+            if not self.read_only:
+                self._limit_disk(self._store)
         if isinstance(model, LoadedModel) and self._store is not None:
             self._store.fingerprint.require(self.engine().fingerprint(), path)
 
@@ -102,6 +100,11 @@ class StoreAndModel:
             allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
             raise InputError("settings.codec", asked.codec, allowed)
 
+    def _limit_disk(self, store: Store) -> None:
+        wish = self.settings.disk_budget_bytes
+        if wish is not None:
+            store.limit_disk(None if wish == "unlimited" else wish)
+
     def store(self) -> Store:
         """The store. Raises StoreNotFound while nothing was ever written."""
         if self._store is None:
@@ -119,10 +122,10 @@ class StoreAndModel:
                 fingerprint=engine.fingerprint(),
                 create=True,
                 labels=engine.labels(),
-                disk_budget_bytes=self.settings.disk_budget_bytes,
                 key_folder=self.settings.key_folder,
             )
             self._closing.callback(self._store.close)
+            self._limit_disk(self._store)
         return self._store
 
     @property

@@ -7,6 +7,7 @@ a tensor.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import closing
 
 import numpy as np
@@ -61,6 +62,17 @@ class StoredKV:
             kv = Lossless(self._engine.shape).decode_run(tail, self._engine.model.device)
             parts.append(_cut(kv, token_lo - sealed, token_hi - sealed))
         return KV(torch.cat([part.keys for part in parts], 2), torch.cat([part.values for part in parts], 2))
+
+    def seconds_for(self, session: SessionRow, pages: Iterable[int]) -> float | None:
+        """How long pages would take to be had, at the speeds measured so far; those decoded already take nothing.
+
+        None while no page was ever read, and where one is not to be had.
+        """
+        missing = [page for page in pages if (session.session_id, page) not in self._pages]
+        try:
+            return self._tiers.estimate_seconds(session.session_id, missing) if missing else 0.0
+        except RecordDamaged:
+            return None
 
     def sinks(self, session: SessionRow, n_sinks: int) -> KV:
         """The first `n_sinks` tokens. They attend nothing but themselves, so where their page is damaged they are

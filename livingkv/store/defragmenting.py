@@ -6,13 +6,13 @@ Knows which rows lead into a segment; refuses to know what the records mean: the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from livingkv.errors import LivingKVError, RecordDamaged
 from livingkv.store.catalog import Changes
 from livingkv.store.disk import Disk
-from livingkv.store.items import ChunkItem, PageItem, PageState, SegmentItem
+from livingkv.store.items import ChunkItem, PageItem, PageState
 from livingkv.store.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -45,15 +45,21 @@ class Living:
             if item.state is PageState.PRESENT:
                 self.rows[item.location.segment][item.location].append((session_id, page, item))
 
-    def dead_share(self, number: int, item: SegmentItem) -> float:
-        """The share of a segment's records, in bytes, that no row leads to."""
-        total = item.committed - SEGMENT_HEADER_BYTES
+    def dead_share(self, number: int, total: int) -> float:
+        """The share of `total` bytes of a segment that are not of records which a row leads to."""
         living = sum(record_bytes(place.length) for place in self.rows[number])
         return (total - living) / total if total > 0 else 0.0
 
-    def victims(self, least_dead: float) -> list[int]:
-        """Segments worth moving, those with the most dead bytes first."""
-        shares = {number: self.dead_share(number, item) for number, item in self.segments.items()}
+    def victims(self, least_dead: float, held: Mapping[int, int] | None = None) -> list[int]:
+        """Segments worth moving, those with the largest share of dead bytes first.
+
+        held: what each segment takes on disk now, if holes are not to count; what is never dead is the rest of a
+        file's last block.
+        """
+        totals = {number: item.committed - SEGMENT_HEADER_BYTES for number, item in self.segments.items()}
+        if held is not None:
+            totals = {number: min(total, held.get(number, 0)) for number, total in totals.items()}
+        shares = {number: self.dead_share(number, total) for number, total in totals.items()}
         worth = [number for number, share in shares.items() if share > 0 and share >= least_dead]
         return sorted(worth, key=lambda number: -shares[number])
 

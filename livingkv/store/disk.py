@@ -152,9 +152,8 @@ class Disk:
 
         False where the file system cannot do that.
         """
-        lo = -(-offset // _PUNCH_ALIGNMENT) * _PUNCH_ALIGNMENT
-        hi = (offset + n_bytes) // _PUNCH_ALIGNMENT * _PUNCH_ALIGNMENT
-        if lo >= hi:
+        lo, hi = whole_blocks(offset, n_bytes)
+        if lo == hi:
             return True
         fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
         if fallocate is None:
@@ -194,6 +193,12 @@ class Disk:
 
     def reached(self, step: Step) -> None:
         """Called at each step. Does nothing; tests end the process here."""
+
+
+def whole_blocks(offset: int, n_bytes: int) -> tuple[int, int]:
+    """The part [lo, hi) of a span that is whole blocks: what `Disk.punch` gives back. lo = hi if there is none."""
+    lo = -(-offset // _PUNCH_ALIGNMENT) * _PUNCH_ALIGNMENT
+    return lo, max(lo, (offset + n_bytes) // _PUNCH_ALIGNMENT * _PUNCH_ALIGNMENT)
 
 
 def store_error(error: OSError, path: Path) -> StoreError:

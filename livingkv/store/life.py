@@ -34,6 +34,10 @@ class StoreLife(StoreLook, ABC):
         """Commit a plan."""
 
     @abstractmethod
+    def _make_room(self, plan: Plan, n_more: int = 0) -> bool:
+        """Keep a commit within the disk budget; True if the plan must be made again."""
+
+    @abstractmethod
     def _writing(self) -> Committing:
         """The writing half. Raises StoreError if the store is open for reading only."""
 
@@ -54,11 +58,17 @@ class StoreLife(StoreLook, ABC):
         return plan
 
     def _committed(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
+        plan = self._made(make)
+        if plan.pages and self._make_room(plan):
+            plan = self._made(make)
+        if not plan.is_empty:
+            self._commit(plan)
+        return plan
+
+    def _made(self, make: Callable[[Plan, Snapshot], None]) -> Plan:
         with self._catalog.read() as snapshot:
             plan = Plan(snapshot.state())
             make(plan, snapshot)
-        if not plan.is_empty:
-            self._commit(plan)
         return plan
 
     def drop_pages(self, session_id: int, pages: Iterable[int], *, quarantine: bool = False) -> int:

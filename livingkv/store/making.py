@@ -152,11 +152,12 @@ def with_feature(disk: Disk, root: Path, catalog: Catalog, manifest: Manifest, f
     """Make the store one that a livingkv without the feature refuses; durable on return. Raises StoreError."""
     with catalog.read() as snapshot:
         identity = snapshot.identity() or {}
+    manifest = read_manifest(root) or manifest  # its disk budget may have been changed since the store was opened
     marked = replace(manifest, features=tuple(sorted({*manifest.features, feature})))
     if feature not in manifest.features:
         write_manifest(disk, root, marked)
     if feature not in identity.get("features", ()):
-        catalog.commit(lambda changes: changes.put_identity(marked.to_json()), before_commit=lambda: None)
+        catalog.commit(lambda changes: changes.put_identity(marked.identity()), before_commit=lambda: None)
     return marked
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ ERASING_DRAFT = "erasing.json.tmp"
 class Manifest:
     """A store's identity. `store_id` is 16 random bytes. `labels`: notes of whoever made it, never compared.
 
+    disk_budget_bytes: the disk budget in force, None without one; no part of the identity.
     `features` are not compared either: the manifest gets one before the catalog's copy does.
     """
 
@@ -37,16 +38,23 @@ class Manifest:
     features: tuple[str, ...] = field(default=(), compare=False)
     format: int = FORMAT
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    disk_budget_bytes: int | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of manifest.json."""
+        budget = {} if self.disk_budget_bytes is None else {"disk_budget_bytes": self.disk_budget_bytes}
         return {
             "format": self.format,
             "store_id": self.store_id.hex(),
             "features": list(self.features),
             "fingerprint": self.fingerprint.to_json(),
             "labels": dict(self.labels),
+            **budget,
         }
+
+    def identity(self) -> dict[str, Any]:
+        """What the catalog keeps of it: all but the disk budget, which may change."""
+        return replace(self, disk_budget_bytes=None).to_json()
 
     @classmethod
     def from_json(cls, values: object, what: str) -> Manifest:
@@ -68,7 +76,12 @@ class Manifest:
         labels = values.get("labels", {})
         if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
             raise RecordDamaged(f"{what} is damaged: labels are not an object of strings")
-        return cls(store_id, Fingerprint.from_json(values.get("fingerprint")), features, values["format"], labels)
+        budget = values.get("disk_budget_bytes")
+        if budget is not None and (type(budget) is not int or budget < 1):
+            raise RecordDamaged(f"{what} is damaged: disk_budget_bytes is not a number of bytes")
+        return cls(
+            store_id, Fingerprint.from_json(values.get("fingerprint")), features, values["format"], labels, budget
+        )
 
 
 def read_manifest(root: Path) -> Manifest | None:

@@ -218,7 +218,7 @@ def _write(
     page_tokens = manifest.fingerprint.page_tokens
 
     def apply(changes: Changes) -> None:
-        changes.put_identity(manifest.to_json())
+        changes.put_identity(manifest.identity())
         next_segment = max(found.kinds, default=0) + 1
         next_session = max([*replay.sessions, *(entry.session_id for entry in found.log.values())], default=0) + 1
         changes.put_state(State(next_session, next_segment, found.next_sequence, replay.next_sentence))

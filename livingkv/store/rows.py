@@ -198,7 +198,10 @@ class RebuildReport:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Size and shape of a store. The values of `bytes_by_part` add up to `size_bytes`, the real sizes of its files."""
+    """Size and shape of a store. The values of `bytes_by_part` add up to `size_bytes`, the real sizes of its files.
+
+    held_bytes: what the file system holds of them, in whole blocks: what `disk_budget_bytes` (None: none) is about.
+    """
 
     n_sessions: int
     n_tokens: int
@@ -208,3 +211,5 @@ class StoreStats:
     n_chunks: int
     size_bytes: int
     bytes_by_part: dict[str, int]
+    held_bytes: int
+    disk_budget_bytes: int | None

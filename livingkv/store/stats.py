@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from livingkv.store.catalog import Catalog
 from livingkv.store.disk import errors_named
 from livingkv.store.items import PageState
 from livingkv.store.making import CATALOG, INDEX, SEGMENTS
+from livingkv.store.manifest import read_manifest
 from livingkv.store.records import SEGMENT_HEADER_BYTES, Location, record_bytes
 from livingkv.store.rows import StoreStats
 from livingkv.store.snapshot import Snapshot
@@ -24,7 +27,8 @@ def measure_store(root: Path, catalog: Catalog) -> StoreStats:
     parts["record_overhead"] += sum(item.event_bytes for _, item in sessions)
     with errors_named(root):
         segment_bytes, catalog_bytes, index_bytes = (folder_bytes(root / name) for name in (SEGMENTS, CATALOG, INDEX))
-        total = folder_bytes(root)
+        total, held = folder_bytes(root), held_bytes(root)
+        manifest = read_manifest(root)
     parts["dead"] = max(0, segment_bytes - sum(parts.values()))  # a file system that compresses may show less
     parts["tails"] = tails
     parts["catalog"] = catalog_bytes - tails
@@ -39,6 +43,8 @@ def measure_store(root: Path, catalog: Catalog) -> StoreStats:
         n_chunks=n_chunks,
         size_bytes=sum(parts.values()),
         bytes_by_part=parts,
+        held_bytes=held,
+        disk_budget_bytes=None if manifest is None else manifest.disk_budget_bytes,
     )
 
 
@@ -84,3 +90,28 @@ def folder_bytes(folder: Path) -> int:
         except FileNotFoundError:
             continue
     return total
+
+
+def held_bytes(folder: Path) -> int:
+    """What the file system holds of a folder and everything in it, in whole blocks: what a disk budget counts.
+
+    Where it compresses or has holes that is less than the files' sizes; what vanishes meanwhile counts nothing.
+    """
+    return sum(_held(folder))
+
+
+def _held(folder: Path) -> Iterator[int]:
+    try:
+        yield os.lstat(folder).st_blocks * _BLOCK_BYTES
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _held(Path(entry.path))
+            continue
+        try:
+            yield entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+        except FileNotFoundError:
+            continue

@@ -29,7 +29,6 @@ from livingkv.store.rows import Append, RebuildReport, SessionRow
 from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
-from livingkv.store.stats import folder_bytes
 from livingkv.store.writer_lock import WriterLock
 
 SEGMENT_BYTES = 1 << 28
@@ -51,7 +50,6 @@ class Store(StorePruning):
         disk: Disk,
         segment_bytes: int,
         map_bytes: int,
-        budget_bytes: int | None = None,
         key_folder: Path | None = None,
     ) -> None:
         """Use `Store.open`."""
@@ -80,8 +78,9 @@ class Store(StorePruning):
             self._reading = Reading(root, self._catalog, segments, manifest.fingerprint.page_tokens, self._vault)
             self._sentences = Sentences(self._catalog, self._reading)
             self._disk = disk
-            self._budget_bytes = budget_bytes
-            self._used_bytes = 0 if budget_bytes is None else folder_bytes(root)
+            self._budget_bytes = manifest.disk_budget_bytes
+            self._segment_bytes = segment_bytes
+            self._holes_work = True
             self._closing = stack.pop_all()
 
     @classmethod
@@ -104,8 +103,7 @@ class Store(StorePruning):
         fingerprint: what the store must have been written with; None accepts what is there.
         create: make the store if it is not there (mode "write", needs a fingerprint).
         labels: notes for a store that is made now, such as the model's name; later `Store.labels`, never compared.
-        disk_budget_bytes: bytes that the store's folder may take. An append that would exceed it first drops the KV
-        of the coldest pages of sessions that are not pinned; StoreFull when only text and pinned sessions are left.
+        disk_budget_bytes: `limit_disk` to that (mode "write"); None leaves the budget that the store keeps, if any.
         key_folder: where the keys of encrypted sessions are looked for and made, outside of the store. None: in it,
         where whoever holds the store holds the keys, too.
         segment_bytes: size at which a segment is followed by the next. catalog_bytes: first size of the catalog's map.
@@ -113,6 +111,8 @@ class Store(StorePruning):
         Raises StoreNotFound, FingerprintMismatch, FormatUnsupported, StoreLocked, StoreUnwritable, StoreFull,
         RecordDamaged (manifest or catalog lost) or StoreError (somebody else's folder). Nothing was changed then.
         """
+        if disk_budget_bytes is not None and mode != "write":
+            raise InputError("disk_budget_bytes", f"mode {mode}", 'mode "write" is needed to set a budget')
         if create and (mode != "write" or fingerprint is None):
             raise InputError("create", f"mode {mode}", 'mode "write" and a fingerprint are needed to create a store')
         root, disk = Path(path), disk or Disk()
@@ -126,7 +126,14 @@ class Store(StorePruning):
         elif manifest is not None and fingerprint is not None:
             manifest.fingerprint.require(fingerprint, root)
         keys = None if key_folder is None else Path(key_folder)
-        return cls(root, mode, disk, segment_bytes, catalog_bytes, disk_budget_bytes, keys)
+        store = cls(root, mode, disk, segment_bytes, catalog_bytes, keys)
+        if disk_budget_bytes is not None:
+            try:
+                store.limit_disk(disk_budget_bytes)
+            except BaseException:
+                store.close()
+                raise
+        return store
 
     @classmethod
     def rebuild_catalog(

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from livingkv.errors import InputError
+from livingkv.store.budget import StoreBudget
 from livingkv.store.chunk_payload import Chunk
 from livingkv.store.moving import Importing, export_records, require_importable
 from livingkv.store.plan import Plan
 from livingkv.store.portable import PortableFile, write_portable
 from livingkv.store.records import RecordType
 from livingkv.store.rows import PortableChunk, SessionRow
-from livingkv.store.upkeep import StoreUpkeep
 
 
-class StoreTransfer(StoreUpkeep):
+class StoreTransfer(StoreBudget):
     """Base of `Store`: export and import."""
 
     def export_session(self, session_id: int, path: str | Path, *, kv: bool = True, decrypt: bool = False) -> int:

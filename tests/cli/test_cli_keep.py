@@ -166,6 +166,12 @@ def test_a_disk_budget_takes_kv_and_keeps_text(two: str, tmp_path: Path, livingk
     with Store.open(two, mode="read") as store:
         assert [row.name for row in store.sessions() if store.missing_pages(row.session_id)] != []
     assert "1119" in livingkv("ask", two, "What does door 17 open with?", "--mode", "extract")[1]
+    assert json.loads(livingkv("stats", two, "--json")[1])["disk_budget_bytes"] == 1 << 20, "the store keeps it"
+    assert "1.0 MiB" in next(line for line in livingkv("stats", two)[1].splitlines() if line.startswith("disk budget"))
+    assert livingkv("ingest", two, str(more), "--session", "again", "--disk-budget", "unlimited")[0] == 0
+    stats = json.loads(livingkv("stats", two, "--json")[1])
+    assert stats["disk_budget_bytes"] is None and stats["held_bytes"] > 1 << 20
+    fails(livingkv, "ingest", two, str(last), "--disk-budget", "much", word="no size")
 
 
 def test_sizes() -> None:

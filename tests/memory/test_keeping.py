@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from livingkv import Memory, Settings
 from livingkv.codec import KV
-from livingkv.errors import FingerprintMismatch, InputError, SessionNotFound
+from livingkv.errors import FingerprintMismatch, InputError, SessionNotFound, StoreFull
 from livingkv.migrating import migrate
 from livingkv.results import Mode
+from livingkv.store import Store
 from tests.memory.test_damaged_pages import damage_all_pages
 from tests.tiny import tiny_model
 
@@ -204,6 +206,18 @@ def test_a_disk_budget_takes_kv_and_leaves_text(tmp_path: Path) -> None:
         row = memory._home.store().session("pinned")
         assert memory._home.store().missing_pages(row.session_id) == []
         assert len(memory.text("big")) > 6 * len(TEXT) and memory.check().problems == ()
+    again = Settings(window_tokens=256, block_tokens=256, commit_tokens=64)
+    with Memory.open(tmp_path / "s", model=MODEL, settings=again) as memory:  # says nothing of a budget
+        for part in range(6, 9):
+            memory.ingest(f"part {part}", text=TEXT.replace(b"door", b"gate %d" % part), session="big")
+        stats = memory.stats()
+        assert stats.disk_budget_bytes == budget and 0.6 * budget < stats.held_bytes <= budget * 1.1
+        memory.limit_disk(None)
+        assert memory.stats().disk_budget_bytes is None
+    done = migrate(tmp_path / "s", model=MODEL, settings=settings)
+    assert Path(done.old_path).exists()
+    with Memory.open(tmp_path / "s", read_only=True) as memory:
+        assert memory.stats().disk_budget_bytes == budget
 
 
 @pytest.mark.parametrize("other", ["codec", "model"])
@@ -221,3 +235,35 @@ def test_migration_reads_the_kept_text_again(store: Path, other: str) -> None:
         assert memory.check().problems == ()
     with pytest.raises(InputError, match="earlier migration"):
         migrate(store, model=model, settings=settings)
+
+
+@pytest.mark.parametrize("dropped_from", [20, 0])
+def test_a_session_whose_kv_a_budget_took_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped_from: int
+) -> None:
+    """Its window is read again as a repair would; of its KV only that comes back, or nothing where there is no room."""
+    settings = Settings.from_dict({"window_tokens": 256, "block_tokens": 64, "commit_tokens": 64, "codec": "lossless"})
+    with Memory.open(tmp_path / "s", model=MODEL, settings=settings) as memory:
+        memory.ingest("doors", text=TEXT)
+        store, row = memory._home.store(), memory._home.store().session("default")
+        n_pages = row.n_sealed_tokens // 64
+        windows = []
+        for budget in (None, 64 << 20):
+            store.limit_disk(budget)
+            store.drop_pages(row.session_id, range(dropped_from, n_pages))
+            if budget and dropped_from == 0:
+                monkeypatch.setattr(Store, "replace_pages", raise_full)
+            memory._home.let_go()
+            with memory._home.hot_window(row) as hot:
+                space = hot.branch(1)
+                windows.append(space.view(space.start, space.end))
+        for one, other in zip(*windows, strict=True):
+            assert torch.allclose(one, other, atol=1e-3)
+        kept = n_pages - 4 if dropped_from else n_pages
+        assert store.missing_pages(row.session_id) == list(range(dropped_from, kept)), "four pages are the window"
+        assert memory.chat("And then?", max_tokens=3).n_tokens > row.n_tokens
+
+
+def raise_full(*_: object) -> None:
+    """No room."""
+    raise StoreFull("no room")

@@ -82,7 +82,7 @@ def test_extract_loads_no_model_whatever_the_index_misses(store: Path, monkeypat
 
     writer = Memory.open(store, model=MODEL, settings=SMALL)
     writer.ingest("more", text=b"The okapi sleeps behind the barn.")  # committed, and not yet durable in the index
-    monkeypatch.setattr("livingkv.store_and_model.load_model", refuse)
+    monkeypatch.setattr("livingkv.model_choice.load_model", refuse)
     with Memory.open(store, read_only=True) as reader:
         assert "okapi" in reader.ask("Where is the okapi?", mode="extract").answer
     writer.close()
