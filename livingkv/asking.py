@@ -153,6 +153,7 @@ class Asking:
         prepared = self.prepare(mode, probed, passages, max_tokens)
         sampler = Sampler(sampling)
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
+        n_prefilled = self._n_prefilled()
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
         confidence = self._signs(probed, passages, generated, sampler).confidence if passages else 0.0
         return Answer(
@@ -163,7 +164,7 @@ class Asking:
             evidence=evidence_of(passages),
             n_tokens=probed.n_tokens,
             reused_tokens=prepared.reused_tokens,
-            prefilled_tokens=self._n_prefilled(),
+            prefilled_tokens=n_prefilled,
             timings_ms=self.clock.timings(),
             reason=prepared.reason or reason,
         )

@@ -122,7 +122,10 @@ class Home(StoreAndModel):
         text again an error inside the block it is dropped, because it may be ahead of the store."""
         settings = self.settings.for_documents if document else self.settings
         hot = self._hot.pop(session.session_id, None)
-        if hot is None or (hot.n_tokens, hot.window_tokens) != (session.n_tokens, settings.window_tokens):
+        if hot is None or (hot.n_tokens, hot.looks_back) != (
+            session.n_tokens,
+            (settings.window_tokens, settings.grid_tokens),
+        ):
             hot = self._restored(session, settings)
         yield hot
         self._hot.clear()  # one at a time: device memory does not grow with the sessions

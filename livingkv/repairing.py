@@ -150,7 +150,7 @@ def _restored(
 ) -> HotWindow:
     """The hot window of a session with `n_pages` pages and a tail, made of the pages that `_needed` names."""
     hot = engine.hot_window(settings, n_sinks)
-    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
     if n_pages or tail:
         hot.restore([pages[page] for page in range(first, n_pages)], first, pages[0] if first else None, tail)
     return hot
@@ -160,7 +160,7 @@ def _needed(page: int, settings: Settings) -> list[int]:
     """The pages that the hot window of a session with `page` pages is restored from."""
     if page == 0:
         return []
-    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    first = window_start(page * PAGE_TOKENS, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
     return [*([0] if first else []), *range(first, page)]
 
 

@@ -20,6 +20,7 @@ Placement = Literal["compact", "absolute", "dual_chunk"]
 _RANGES = {
     "window_tokens": (PAGE_TOKENS, 1 << 20),
     "span_tokens": (PAGE_TOKENS, 1 << 20),
+    "grid_tokens": (1, 1 << 20),
     "block_tokens": (PAGE_TOKENS, 1 << 16),
     "recall_tokens": (PAGE_TOKENS, 1 << 17),
     "commit_tokens": (PAGE_TOKENS, 1 << 20),
@@ -35,7 +36,9 @@ class Settings:
 
     window_tokens: the hot window, the newest tokens that a turn of a conversation attends besides the sinks.
     span_tokens: how far back a block of a document attends, at most the hot window. KV that has seen little else is
-    what recall can put in front of any question (docs/decisions/0011).
+    what recall can put in front of any question (docs/decisions/0012).
+    grid_tokens: a block ends at the next multiple of this and looks back from the last one; 1 for none. A conversation
+    has none; a document is read on a grid of twice its span, so that its KV depends on the text alone.
     block_tokens: tokens read in one forward pass of ingest.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
@@ -54,6 +57,7 @@ class Settings:
 
     window_tokens: int = 4096
     span_tokens: int = 128
+    grid_tokens: int = 1
     block_tokens: int = 512
     recall_tokens: int = 1024
     commit_tokens: int = 4096
@@ -86,8 +90,9 @@ class Settings:
 
     @property
     def for_documents(self) -> Settings:
-        """The same with the hot window that a document is read with."""
-        return replace(self, window_tokens=min(self.span_tokens, self.window_tokens))
+        """The same with the hot window that a document is read with: short, on a grid of twice its length."""
+        span = min(self.span_tokens, self.window_tokens)
+        return replace(self, window_tokens=span, grid_tokens=2 * span)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
