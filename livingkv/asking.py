@@ -73,7 +73,7 @@ class Asking:
     """One question to one memory.
 
     `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
-    answer was read from.
+    answer was read from, `signs` what spoke for it.
     """
 
     def __init__(self, home: Home, question: str) -> None:
@@ -91,6 +91,7 @@ class Asking:
         self.prefilled_before = self.engine.runner.n_prefilled
         self._n_decoded = 0
         self.recalled: list[int] = []
+        self.signs: Signs | None = None
         self._kv: StoredKV | None = None
 
     def probe(self, session: str | None) -> Probed:
@@ -155,7 +156,8 @@ class Asking:
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
         n_prefilled = self._n_prefilled()
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
-        confidence = self._signs(probed, passages, generated, sampler).confidence if passages else 0.0
+        self.signs = self._signs(probed, passages, generated, sampler) if passages else None
+        confidence = self.signs.confidence if self.signs is not None else 0.0
         return Answer(
             answer=generated.text.strip(),
             mode=prepared.mode,

@@ -64,7 +64,8 @@ def repair(
     with opened as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
-    return ExitCode.FAILED if rebuilt is not None and rebuilt.problems else ExitCode.OK
+    is_left = any(one.problem for one in repaired) or (rebuilt is not None and bool(rebuilt.problems))
+    return ExitCode.FAILED if is_left else ExitCode.OK
 
 
 @mend_app.command()

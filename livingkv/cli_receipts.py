@@ -89,9 +89,11 @@ def print_repaired(rebuilt: RebuildReport | None, repaired: Sequence[Repaired], 
         facts["catalog"] = f"rebuilt: {rebuilt.n_sessions:,} sessions, {rebuilt.n_tokens:,} tokens"
     for one in repaired:
         parts = [f"pages {spans(one.pages)}"] if one.pages else []
-        facts[f"session {one.session}"] = " and ".join([*parts, *(["tail"] if one.tail else [])]) + " rebuilt"
+        parts += ["tail"] if one.tail else []
+        facts[f"session {one.session}"] = " and ".join(parts or ["nothing"]) + " rebuilt"
     print_facts(facts or {"result": "nothing had to be rebuilt"})
     print_problems(() if rebuilt is None else rebuilt.problems)
+    print_problems([f"session {one.session}: {one.problem}" for one in repaired if one.problem])
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -30,8 +30,9 @@ class Keeping:
         is read.
 
         A text-only session is given KV when it is named. Encrypted sessions whose key is not there are left alone. One
-        entry for each session that needed it. The index is checked as well, and made anew where it is damaged.
-        `progress` gets pages done and in all, session by session.
+        entry for each session that needed it; what cannot be rebuilt, as its token ids are damaged too, stands in its
+        `problem` and stops no other. The index is checked as well, and made anew where it is damaged. `progress` gets
+        pages done and in all, session by session.
         """
         store, engine = self._home.writable_store(), self._home.engine()
         rows = [store.session(session)] if session is not None else store.sessions()
@@ -40,7 +41,7 @@ class Keeping:
         wanted = [row for row in rows if session is not None or (not row.text_only and store.has_key(row.session_id))]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
         self._home.index.mend()
-        return [one for one in done if one.pages or one.tail]
+        return [one for one in done if one.pages or one.tail or one.problem]
 
     def fork(self, session: str, name: str) -> SessionInfo:
         """A new session that begins as this one; pages are shared, neither affects the other. Raises SessionExists."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import PageDamaged, StoreFull
+from livingkv.errors import PageDamaged, RecordDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.results import Repaired
 from livingkv.settings import PAGE_TOKENS, Settings
@@ -61,23 +61,37 @@ def repair_session(
     """Rebuild what cannot be read of a session; durable on return, in commits of up to 64 pages. A session without
     KV is given none. `progress` gets pages done and in all.
 
-    Raises RecordDamaged when the token ids themselves are damaged, ModelError or StoreError.
+    What cannot be rebuilt, because token ids or the pages before are damaged too, is left and named as the problem.
+    Raises ModelError or StoreError.
     """
-    bad = damaged_pages(store, session)
-    done = 0
-    for run in _runs(bad, lambda page: _is_document(store, session, page * PAGE_TOKENS)):
-        hot = _window_at(store, engine, settings, session, run[0], n_sinks)
-        _read(store, engine, session, hot, run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS)
-        store.replace_pages(session.session_id, dict(zip(run, hot.take_sealed(), strict=True)))
-        done += len(run)
-        if progress is not None:
-            progress(done, len(bad))
-    has_tail = tail_is_whole(store, session)
-    if not has_tail:
-        hot = _window_at(store, engine, settings, session, session.n_sealed_tokens // PAGE_TOKENS, n_sinks)
-        _read(store, engine, session, hot, session.n_sealed_tokens, session.n_tokens)
-        store.replace_pages(session.session_id, {}, hot.tail())
-    return Repaired(session.name, tuple(bad), tail=not has_tail)
+
+    def is_document(page: int) -> bool:
+        return _is_document(store, session, page * PAGE_TOKENS)
+
+    bad, done, problems = damaged_pages(store, session), list[int](), list[str]()
+
+    def rebuilt(page: int, token_lo: int, token_hi: int) -> HotWindow | None:
+        try:
+            hot = _window_at(store, engine, settings, session, page, n_sinks)
+            _read(store, engine, session, hot, token_lo, token_hi)
+        except RecordDamaged as error:
+            problems.append(str(error))
+            return None
+        return hot
+
+    for run in _runs(bad, is_document):
+        if (hot := rebuilt(run[0], run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS)) is not None:
+            store.replace_pages(session.session_id, dict(zip(run, hot.take_sealed(), strict=True)))
+            done += run
+            if progress is not None:
+                progress(len(done), len(bad))
+    wants_tail = not tail_is_whole(store, session)
+    if wants_tail:
+        hot = rebuilt(session.n_sealed_tokens // PAGE_TOKENS, session.n_sealed_tokens, session.n_tokens)
+        if hot is not None:
+            store.replace_pages(session.session_id, {}, hot.tail())
+        wants_tail = hot is not None
+    return Repaired(session.name, tuple(done), tail=wants_tail, problem=problems[0] if problems else None)
 
 
 def _is_document(store: Store, session: SessionRow, token: int) -> bool:
@@ -97,8 +111,10 @@ class _Reread:
 
     def kind(self, page: int) -> Settings:
         """The settings that the text behind `page` pages is read with."""
-        is_document = _is_document(self._store, self._session, page * PAGE_TOKENS)
-        return self._settings.for_documents if is_document else self._settings
+        return self._settings.for_documents if self._is_document(page) else self._settings
+
+    def _is_document(self, page: int) -> bool:
+        return _is_document(self._store, self._session, page * PAGE_TOKENS)
 
     def window(self, page: int, settings: Settings, tail: bytes = b"") -> HotWindow:
         """The hot window of the session when it had `page` pages, and `tail`."""
@@ -109,8 +125,7 @@ class _Reread:
 
     def read(self, start: int, end: int) -> None:
         """Read pages [start, end) again; a window can be restored at `start`."""
-        is_document = lambda page: _is_document(self._store, self._session, page * PAGE_TOKENS)  # noqa: E731
-        for run in _runs(range(start, end), is_document):
+        for run in _runs(range(start, end), self._is_document):
             hot = self.window(run[0], self.kind(run[0]))
             lo, hi = run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS
             _read(self._store, self._engine, self._session, hot, lo, hi)

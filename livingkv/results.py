@@ -172,11 +172,13 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What `repair` rebuilt of one session: page numbers, and whether the unsealed tail was among it."""
+    """What `repair` rebuilt of one session: page numbers, and whether the unsealed tail was among it. `problem`: why
+    the rest could not be rebuilt, None if there is none."""
 
     session: str
     pages: tuple[int, ...]
     tail: bool
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Knows where sentences begin and end, and nothing of tokens, models or stores. Boundaries inside a paragraph come from
 the `sentencex` library; this module finds the paragraphs, lines and list items to give to it, keeps every byte, and
-bounds the length of a sentence. Reading and checking of sources lives in `livingkv.sources`, offered here too.
+bounds the length of a sentence. Which lines stay whole is known to `livingkv.line_kinds`. Reading and checking of
+sources lives in `livingkv.sources`, offered here too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import regex
 import sentencex
 
 from livingkv.errors import InputError
+from livingkv.line_kinds import WHOLE_LINE_CHARS, is_whole
 from livingkv.sources import check_text, read_source, walk_sources
 
 __all__ = ["SentenceSpan", "check_text", "read_source", "split_sentences", "walk_sources"]
@@ -27,16 +29,6 @@ _LINE = regex.compile(  # a line, then the blank lines after it
 _SURROGATE = regex.compile(r"[\ud800-\udfff]")
 _FENCE = regex.compile(r"\s*(```|~~~)")
 _LIST_ITEM = regex.compile(r"\s*(?:[-*+•‣◦·–]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])\s")
-# A line of one of these kinds is a sentence of its own: heading, table row, log line, code.
-_WHOLE_LINE = regex.compile(
-    r"""\s*\#{1,6}\s | .*\S[ ]*(?:\t|[ ]\|[ ])[ ]*\S | \s*\|
-      | \s*[\[(]?\d{4}-\d\d-\d\d[T ]\d\d:\d\d | \s*\[?\d\d:\d\d:\d\d | \p{Lu}\p{Ll}\p{Ll}\s[ \d]?\d\s\d\d:\d\d
-      | \s*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b
-      | .*(?:[{};\\]|\)[ ]?:|=>|->)\s*$ | .*\s(?:=|==|!=|:=|\+=|->|=>)\s | .*\w\(\)
-      | \s*(?:def|class|import|from|return|if|for|while|fn|let|const|var|func|public|private)\b.*[:;{(=]\s*$
-    """,
-    regex.VERBOSE,
-)
 _MARKER = regex.compile(r"(?:[-*+•‣◦·–]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)]|\(?[ivxIVX]{1,5}[.)]|(?:```|~~~)\s*\w*)")
 _WORD = regex.compile(r"\w")
 _FIRST_WORD = regex.compile(r"[>\s]*(\S*)")
@@ -47,7 +39,6 @@ _WIDE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 _WRAPPED_COLUMNS = range(50, 131)
 """Widest line of a paragraph that was broken by hand or by an editor; wider lines are paragraphs of their own."""
 
-_WHOLE_LINE_CHARS = 240
 _WINDOW_CHARS = 8192  # sentencex is quadratic in unclosed quotation marks, so it never gets more at once
 
 _SCRIPTS = (("ru", r"\p{Cyrillic}"), ("ja", r"[\p{Hiragana}\p{Katakana}]"), ("zh", r"\p{Han}"), ("el", r"\p{Greek}"))
@@ -115,7 +106,7 @@ def _starts(chars: str) -> list[int]:
     latin = _latin_language(seen[: 1 << 16])
     starts: list[int] = []
     for lo, hi, whole in _blocks(chars):
-        stays = hi - lo < 4 or (whole and hi - lo <= _WHOLE_LINE_CHARS)
+        stays = hi - lo < 4 or (whole and hi - lo <= WHOLE_LINE_CHARS)
         for length in (hi - lo,) if stays else _sentence_lengths(seen[lo:hi], latin):
             start = lo + length - len(seen[lo : lo + length].lstrip())
             if start < lo + length and not _EXTENDS_GRAPHEME.match(chars, start):
@@ -151,7 +142,7 @@ def _blocks(chars: str) -> Iterator[tuple[int, int, bool]]:
     for match in _LINE.finditer(chars):
         line = _Line(match.start(), match[1], match.start(2))
         opens = _FENCE.match(line.content)
-        whole = fence is not None or opens is not None or _WHOLE_LINE.match(line.content[:_WHOLE_LINE_CHARS])
+        whole = fence is not None or opens is not None or is_whole(line.content)
         if whole:
             yield from _paragraphs(run)
             run = []

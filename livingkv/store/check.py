@@ -130,7 +130,7 @@ class _Facts:
                 chunk = Chunk(reading.opened(session_id, Place(*wanted[position][1:]), payload))
                 lines = _differences(chunk, item, is_shared=item.owner != session_id)
             except LivingKVError as error:
-                lines = [str(error)]
+                lines = [f"{error}; {_what_is_lost(item)}"]
             self.problems += (f"session {session_id} chunk {number}: {line}" for line in lines)
 
     def _check_pages(self, reader: SegmentReader, reading: Reading) -> None:
@@ -160,6 +160,18 @@ class _Facts:
         for place in places:
             known.setdefault(place.segment, set()).add(place.offset)
         return known
+
+
+def _what_is_lost(item: ChunkItem) -> str:
+    """What nobody can make anew when a chunk's record is gone, and what to do then."""
+    tokens = f"tokens {item.first_token} to {item.first_token + item.n_tokens}"
+    if not item.n_sentences:
+        return f"the ids of {tokens} are lost"
+    last = item.first_sentence + item.n_sentences - 1
+    return (
+        f"bytes {item.first_byte} to {item.first_byte + item.n_bytes} of the text, the ids of {tokens} and sentences "
+        f"{item.first_sentence} to {last} are lost: ingest them again, and give them up by forgetting one of them"
+    )
 
 
 def _page_contradictions(item: SessionItem, pages: dict[int, PageItem], page_tokens: int) -> Iterator[str]:

@@ -136,23 +136,24 @@ class StoreLook:
         return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
     def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged.
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id.
 
-        Those of encrypted sessions whose key is not there are left out.
+        Those of a damaged chunk (`check` names it), and of encrypted sessions whose key is not there, are left out; a
+        damaged catalog raises RecordDamaged.
         """
         return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
 
     def sentences_of(self, session_id: int, sentence_id: int | None = None) -> Iterator[list[Sentence]]:
         """A session's sentences with ids above `sentence_id` (None: all), some at a time, by id.
 
-        Raises RecordDamaged or KeyMissing.
+        Those of a damaged chunk are left out. Raises KeyMissing.
         """
         return self._sentences.of_session(session_id, sentence_id)
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
 
-        In order, the sentence itself included. Raises as `sentence`.
+        In order, the sentence itself included; they end where a chunk is damaged. Raises as `sentence`.
         """
         return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
 

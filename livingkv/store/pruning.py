@@ -53,8 +53,9 @@ class StorePruning(StoreTransfer):
         self._writing()
         if archived:
             kept = [sealed(self._vault, self._reading.key_id(each.session_id), each) for each in archived]
-            Archive(self._disk, self.path).add(kept)
-        return self._forget_sentences([each.sentence_id for each in cold])
+            with self._append_lock:
+                Archive(self._disk, self.path).add(kept)
+        return self._forget_sentences([each.sentence_id for each in cold], None)
 
     def _prunable(self, session_id: int | None) -> list[Sentence]:
         if session_id is not None:

@@ -32,7 +32,7 @@ def test_repair_rebuilds_damaged_and_dropped_pages(two: str, livingkv: Run) -> N
     with Store.open(two, mode="write") as store:
         store.drop_pages(store.session("doors").session_id, [1, 2])
     (one,) = json.loads(livingkv("repair", two, "--json")[1])["sessions"]
-    assert one == {"session": "doors", "pages": [1, 2], "tail": False}
+    assert one == {"session": "doors", "pages": [1, 2], "tail": False, "problem": None}
 
 
 def test_repair_rebuilds_a_lost_catalog_first(two: str, livingkv: Run) -> None:
