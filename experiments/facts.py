@@ -7,10 +7,12 @@ about persons who are not stored, have no answer. Everything follows from the se
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 _FIRST = """
 Ada Agnes Alma Anton Bela Boris Bruno Carla Cecil Clara Conrad Cora Dina Edgar Edith Elsa Emil Enzo Esther Felix Flora
@@ -38,72 +40,10 @@ class Property:
     values: tuple[str, ...]
 
 
-def _property(name: str, statement: str, again: str, questions: tuple[str, str, str], values: str) -> Property:
-    return Property(name, statement, again, questions, tuple(value.strip() for value in values.split(",")))
-
-
-PROPERTIES = (
-    _property("job", "{s} works as a {v}.", "This one works as a {v}.",
-              ("What does {s} work as?", "What is {s}'s job?", "How does {s} earn a living?"),
-              "carpenter, welder, baker, plumber, geologist, florist, tailor, pharmacist, surveyor, locksmith, beekeeper, translator"),
-    _property("town", "{s} lives in {v}.", "Home is in {v}.",
-              ("Where does {s} live?", "In which town does {s} live?", "If I wanted to visit {s} at home, where would I go?"),
-              "Tromso, Ghent, Porto, Leeds, Graz, Bergen, Turin, Malaga, Lublin, Utrecht, Bilbao, Tartu, Aarhus, Lucerne"),
-    _property("instrument", "{s} plays the {v} in an orchestra.", "The instrument in the orchestra is the {v}.",
-              ("Which instrument does {s} play?", "What does {s} play in the orchestra?", "What would {s} bring to a concert?"),
-              "viola, oboe, bassoon, cello, trombone, harp, clarinet, tuba, flute, timpani"),
-    _property("allergy", "{s} is allergic to {v}.", "There is an allergy to {v}.",
-              ("What is {s} allergic to?", "Which food gives {s} an allergic reaction?", "What must I not cook when {s} comes to dinner?"),
-              "walnuts, shellfish, celery, strawberries, mustard, sesame, peanuts, kiwi, soy, lupin"),
-    _property("birthday", "{s} was born on {v}.", "The date of birth is {v}.",
-              ("When was {s} born?", "What is {s}'s date of birth?", "On which day should I congratulate {s}?"),
-              "3 March 1971, 19 July 1984, 8 May 1990, 27 October 1966, 14 January 1979, 30 August 1993, 2 December 1958, 11 June 1987"),
-    _property("car", "{s} drives a {v}.", "The car is a {v}.",
-              ("Which car does {s} drive?", "What does {s} drive?", "In what vehicle will {s} come?"),
-              "green Volvo, red Fiat, white Skoda, blue Saab, yellow Renault, black Mazda, silver Opel, brown Lancia"),
-    _property("pet", "{s} keeps a {v} as a pet.", "The pet at home is a {v}.",
-              ("Which pet does {s} keep?", "What animal does {s} have as a pet?", "Who waits at home for {s} with four legs or wings?"),
-              "tortoise, ferret, parrot, hedgehog, greyhound, canary, rabbit, chameleon, beagle, goat"),
-    _property("badge", "The badge number of {s} is {v}.", "The badge number is {v}.",
-              ("What is the badge number of {s}?", "Which number is on {s}'s badge?", "How is {s} registered at the gate?"),
-              "4471, 9036, 2218, 7754, 1390, 8862, 6615, 3027, 5549, 7183"),
-    _property("spouse", "{s} is married to {v}.", "The marriage is with {v}.",
-              ("Who is {s} married to?", "Who is the spouse of {s}?", "Whose name goes beside {s} on the wedding card?"),
-              "Quentin, Odile, Bertram, Yvonne, Ansel, Delphine, Casimir, Rosalind, Thaddeus, Imogen"),
-    _property("sport", "{s} trains for {v} every week.", "There is training for {v} every week.",
-              ("What does {s} train for?", "Which sport does {s} train?", "How does {s} keep fit?"),
-              "fencing, rowing, archery, handball, curling, judo, water polo, badminton, triathlon, bouldering"),
-    _property("degree", "{s} studied {v} at university.", "The subject at university was {v}.",
-              ("What did {s} study at university?", "Which degree does {s} have?", "In what was {s} educated?"),
-              "chemistry, law, philosophy, botany, statistics, architecture, theology, astronomy, linguistics, economics"),
-    _property("dish", "{s}'s favourite dish is {v}.", "The favourite dish is {v}.",
-              ("What is {s}'s favourite dish?", "Which dish does {s} like best?", "What should I serve to make {s} happy?"),
-              "lasagne, goulash, paella, moussaka, ratatouille, risotto, borscht, pierogi, tagine, fondue"),
-    _property("phone", "The phone extension of {s} is {v}.", "The phone extension is {v}.",
-              ("What is the phone extension of {s}?", "Which extension do I dial for {s}?", "How can I ring {s} inside the house?"),
-              "x118, x245, x372, x409, x516, x633, x740, x857, x964, x291"),
-    _property("language", "{s} is learning {v} in the evenings.", "The language course in the evenings is {v}.",
-              ("Which language is {s} learning?", "What is {s} learning in the evenings?", "In what new tongue could I greet {s}?"),
-              "Finnish, Welsh, Korean, Swahili, Basque, Danish, Hebrew, Catalan, Latvian, Icelandic"),
-    _property("office", "The office of {s} is room {v}.", "The office is room {v}.",
-              ("In which room is the office of {s}?", "Where is {s}'s office?", "On which door do I knock to see {s}?"),
-              "B12, C07, A31, D19, E24, F05, G16, H28, K03, L22"),
-    _property("shoe", "{s} wears shoes of size {v}.", "The shoe size is {v}.",
-              ("What size of shoes does {s} wear?", "What is {s}'s shoe size?", "How large are the boots I must order for {s}?"),
-              "36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46"),
-    _property("employer", "{s} is employed by {v}.", "The employer is {v}.",
-              ("Who employs {s}?", "Which company is {s} employed by?", "On whose payroll is {s}?"),
-              "Norvik Shipping, Halden Optics, Brightwater Bank, Castell Foods, Ostra Energy, Penrose Textiles, Kestrel Air, Lumen Glass"),
-    _property("blood", "The blood group of {s} is {v}.", "The blood group is {v}.",
-              ("What is the blood group of {s}?", "Which blood group does {s} have?", "What would a hospital give {s} in a transfusion?"),
-              "A positive, B negative, O positive, AB negative, O negative, B positive, A negative, AB positive"),
-    _property("school", "{s}'s daughter goes to {v}.", "The daughter goes to {v}.",
-              ("Which school does {s}'s daughter go to?", "Where does the daughter of {s} go to school?", "Who teaches the child of {s}?"),
-              "Hillcrest Academy, Saint Anselm School, Marlow Grammar, Eastfield College, Tilbury School, Wexford Lyceum"),
-    _property("train", "{s} takes the {v} train to work.", "The train to work is the {v}.",
-              ("Which train does {s} take to work?", "When does {s}'s train to work leave?", "At what time must I be on the platform to meet {s} in the morning?"),
-              "6:12, 6:48, 7:05, 7:21, 7:39, 7:54, 8:07, 8:26"),
-)  # fmt: skip
+PROPERTIES = tuple(
+    Property(row["name"], row["statement"], row["again"], tuple(row["questions"]), tuple(row["values"]))
+    for row in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+)
 """Twenty properties. The even ones are for fitting, the odd ones for testing (`fold`)."""
 
 
