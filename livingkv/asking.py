@@ -26,6 +26,7 @@ from livingkv.recall import QUESTION_LEAD, Probed, attend_sinks, judge_hits, pas
 from livingkv.results import Answer, Evidence, Mode, Timings
 from livingkv.sampling import Sampler, Sampling
 from livingkv.stored_kv import StoredKV
+from livingkv.text import split_sentences
 
 MAX_TOKENS = 1 << 16
 """The longest answer that may be asked for."""
@@ -173,12 +174,13 @@ class Asking:
 
     def _signs(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
         best = max((passage.best for passage in passages), key=lambda hit: hit.rank_score)
-        text = "\n".join(f"{passage.text} {passage.source}" for passage in passages)
-        what = support(generated.text, self._question, text)
+        sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
+        what = support(generated.text, self._question, "\n".join(sentences))
         return Signs(
-            gain=min(6.0, max(-1.0, best.gain or 0.0)),
+            gain=_within(-1.0, best.gain or 0.0, 6.0),
+            rest_gain=_within(-1.0, best.rest_gain, 6.0),
             coverage=best.coverage,
-            names=names_held(names_in(self._question), text),
+            names=names_held(names_in(self._question), sentences),
             said=1.0 if what.n_new else 0.0,
             found=what.share,
             lift=self._lift(probed, generated, sampler),
@@ -194,7 +196,7 @@ class Asking:
         space = attend_sinks(engine, self._stored(), probed.sessions[0], home.n_sinks, len(asked) + len(answer))
         ids = torch.tensor([*asked, *answer], device=engine.model.device)
         without = engine.runner.log_likelihood(ids, space, n_scored=len(answer))
-        return min(4.0, max(-1.0, (sum(sampler.log_probabilities[: len(answer)]) - without) / len(answer)))
+        return _within(-1.0, (sum(sampler.log_probabilities[: len(answer)]) - without) / len(answer), 4.0)
 
     def _not_convinced(self, best: Answer) -> Answer:
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
@@ -268,6 +270,15 @@ class Asking:
     def _stored(self) -> StoredKV:
         assert self._kv is not None, "probe comes first"
         return self._kv
+
+
+def _within(low: float, value: float, high: float) -> float:
+    return min(high, max(low, value))
+
+
+def _sentences(text: str) -> list[str]:
+    raw = text.encode()
+    return [raw[span.byte_lo : span.byte_hi].decode() for span in split_sentences(raw)]
 
 
 def extract(home: Home, question: str, session: str | None) -> Answer:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from livingkv.confidence import n_tied
 from livingkv.passages import Judged
-from livingkv.question import names_held
+from livingkv.question import Name, names_held
 from livingkv.results import Mode
 
 SENTENCES = 4
@@ -33,14 +33,14 @@ class Way(NamedTuple):
     reason: str
 
 
-def ways(judged: Sequence[Judged], names: tuple[str, ...]) -> Iterator[Way]:
+def ways(judged: Sequence[Judged], names: Sequence[Name]) -> Iterator[Way]:
     """What to try, the cheapest first; nothing when no hit is worth reading. Hits best first; names of the question."""
     hits = [hit for hit in judged if hit.gain is not None]
     if not hits or max(hits[0].gain or 0.0, hits[0].coverage) < LEAST_GAIN:
         return
     needed, n_ties = _for_names(hits, names), n_tied(hits)
-    if len(needed) == 1 and n_ties == 1:
-        yield Way("kv", tuple(needed), True, "one passage stands out: its stored KV is attended, nothing is read again")
+    if len(needed) == 1:
+        yield Way("kv", tuple(needed), True, "one passage answers: its stored KV is attended, nothing is read again")
     others = [hit for hit in hits if hit not in needed]
     n = min(MOST_SENTENCES, max(SENTENCES, len(needed), n_ties))
     first = (*needed, *others)[:n]
@@ -48,10 +48,10 @@ def ways(judged: Sequence[Judged], names: tuple[str, ...]) -> Iterator[Way]:
     yield Way("ground", (*needed, *others)[:PASSAGES], True, "the passages around the best hits are read again")
 
 
-def _for_names(hits: Sequence[Judged], names: tuple[str, ...]) -> list[Judged]:
+def _for_names(hits: Sequence[Judged], names: Sequence[Name]) -> list[Judged]:
     """The best hit, and for every name that it does not hold the best hit that does."""
     needed = [hits[0]]
     for name in names:
-        if not any(names_held((name,), hit.sentence.text) for hit in needed):
-            needed.extend([hit for hit in hits if names_held((name,), hit.sentence.text)][:1])
+        if names_held([name], [hit.sentence.text for hit in needed]) < 1.0:
+            needed.extend([hit for hit in hits if names_held([name], [hit.sentence.text]) == 1.0][:1])
     return needed

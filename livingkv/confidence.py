@@ -19,7 +19,7 @@ TIE = 0.5
 CONFIDENT = 0.5
 
 _BIAS = -6.0
-_WEIGHTS = {"gain": 0.6, "coverage": 2.0, "names": 3.0, "said": 0.5, "found": 2.5, "lift": 0.8}
+_WEIGHTS = {"gain": 0.6, "rest_gain": 0.5, "coverage": 2.0, "names": 3.0, "said": 0.5, "found": 2.5, "lift": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Signs:
     """What speaks for an answer.
 
     gain: nats per question token that the best recalled hit's stored KV adds to the likelihood of the question, -1..6.
+    rest_gain: the same over the tokens that are in no name: is it about what is asked, not only about whom?
     coverage: the share of the question's terms that the hit holds, by idf.
     names: the share of the question's names that the recalled passages hold.
     said: 1 when the answer says anything that the question does not, else 0.
@@ -35,6 +36,7 @@ class Signs:
     """
 
     gain: float
+    rest_gain: float
     coverage: float
     names: float
     said: float

@@ -5,6 +5,9 @@ Knows words, in any script; knows no store and no model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import regex
 
 from livingkv.index.analysis import folded, terms
@@ -14,7 +17,8 @@ _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:[-./:@'’&][\p{L}\p{M}\p{N}_]+)*"
 _SENTENCE_START = regex.compile(r"(?:^|[.!?:;。！？…\n]\s*|[\"'“”«»(\[¿¡]\s*)$")
 _POSSESSIVE = regex.compile(r"['’]s?$")
 _INNER_CAPITAL = regex.compile(r"\p{Ll}\p{Lu}")
-_LEAST_STEM = 4
+_JOINT = regex.compile(r"[-_./:@&]")
+_LEAST_STEM, _LEAST_INFLECTED = 3, 4
 
 _OVER_ALL = regex.compile(
     r"\bhow (?:many|often)\b|\bhow much (?:in (?:all|total)|altogether)\b"
@@ -26,47 +30,68 @@ _OVER_ALL = regex.compile(
 )
 
 
-def names_in(question: str) -> tuple[str, ...]:
-    """The words by which a question names what it is about, as it spells them: without a possessive ending.
+class Name(NamedTuple):
+    """What a question calls something by: its words, and where they stand, characters [lo, hi)."""
+
+    words: tuple[str, ...]
+    lo: int
+    hi: int
+
+
+def names_in(question: str) -> tuple[Name, ...]:
+    """The names in a question, as it spells them, without a possessive ending; words that follow one another are one.
 
     A name is a word with a digit, an inner capital or a joint (`ref-14`, `tenantId`, `lonely-rocket`), or one that is
     capitalised inside a sentence. Where a language writes common nouns with a capital, they count as well.
     """
-    found: dict[str, None] = {}
+    found: list[Name] = []
     for match in _WORD.finditer(question):
         word = _POSSESSIVE.sub("", match[0])
-        if word and folded(word) not in QUESTION_WORDS and _is_name(word, question[: match.start()]):
-            found[word] = None
+        if not word or folded(word) in QUESTION_WORDS or not _is_name(word, question[: match.start()]):
+            continue
+        lo, hi = match.start(), match.start() + len(word)
+        if found and question[found[-1].hi : lo] == " ":
+            found[-1] = Name((*found[-1].words, word), found[-1].lo, hi)
+        else:
+            found.append(Name((word,), lo, hi))
     return tuple(found)
 
 
 def _is_name(word: str, before: str) -> bool:
     if any(sign.isdigit() for sign in word) or _INNER_CAPITAL.search(word):
         return True
-    if regex.search(r"[-_./:@&]", word):
+    if _JOINT.search(word):
         return True
     return word[0].isupper() and len(word) > 1 and not _SENTENCE_START.search(before)
 
 
-def names_held(names: tuple[str, ...], text: str) -> float:
-    """The share of the names that a text holds, 0..1; 1 when there are none.
+def names_held(names: Sequence[Name], sentences: Sequence[str]) -> float:
+    """The share of the names that the sentences hold, 0..1; 1 when there are none. A name counts by the most of its
+    words that stand together in one sentence.
 
-    Letters' case does not count; a word may be inflected at its end, a joined name must be there whole.
+    Letters' case does not count; a word may be inflected at its end, a joined one must be there whole.
     """
     if not names:
         return 1.0
-    known = set(terms(text))
-    return sum(_holds(known, name) for name in names) / len(names)
+    known = [set(terms(sentence)) for sentence in sentences]
+    shares = [max((_share(words, name) for words in known), default=0.0) for name in names]
+    return sum(shares) / len(names)
 
 
-def _holds(known: set[str], name: str) -> bool:
-    whole = folded(name)
+def _share(known: set[str], name: Name) -> float:
+    return sum(_holds(known, word) for word in name.words) / len(name.words)
+
+
+def _holds(known: set[str], word: str) -> bool:
+    whole = folded(word)
     if whole in known:
         return True
-    if regex.search(r"[-_./:@&]", name) or any(sign.isdigit() for sign in name):
-        return set(terms(name)) <= known
+    if _JOINT.search(word) or any(sign.isdigit() for sign in word):
+        return set(terms(word)) <= known
     stem = whole[: max(_LEAST_STEM, len(whole) - 2)]
-    return len(whole) >= _LEAST_STEM and any(term.startswith(stem) and len(term) <= len(whole) + 3 for term in known)
+    return len(whole) >= _LEAST_INFLECTED and any(
+        term.startswith(stem) and len(term) <= len(whole) + 3 for term in known
+    )
 
 
 def asks_about_all(question: str) -> bool:

@@ -36,7 +36,7 @@ class Settings:
 
     window_tokens: the hot window, the newest tokens that a turn of a conversation attends besides the sinks.
     span_tokens: how far back a block of a document attends, at most the hot window. KV that has seen little else is
-    what recall can put in front of any question (docs/decisions/0013).
+    what recall can put in front of any question (docs/decisions/0014).
     grid_tokens: a block ends at the next multiple of this and looks back from the last one; 1 for none. A conversation
     has none; a document is read on a grid of twice its span, so that its KV depends on the text alone.
     block_tokens: tokens read in one forward pass of ingest.

@@ -37,7 +37,7 @@ from livingkv.sampling import Sampling  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTES = json.loads((HERE.parent / "002_retrieval" / "notes.json").read_text("utf-8"))
-NAMES = ("gain", "coverage", "names", "said", "found", "lift")
+NAMES = ("gain", "rest_gain", "coverage", "names", "said", "found", "lift")
 N_NEEDLES = 100
 N_PARAGRAPHS = 20
 
@@ -150,12 +150,14 @@ def main(
     wanted = list(questions(facts, each, seed))
     done = {json.loads(line)["text"] for line in raw.read_text("utf-8").splitlines()} if raw.exists() else set()
     if todo := [asked for asked in wanted if asked.text not in done]:
-        with tempfile.TemporaryDirectory() as scratch:
-            with Memory.open((folder or Path(scratch)) / "confidence.lkv", model=model) as memory:
-                memory.ingest("text", text=text_of(rows, filler, seed))
-                for asked in track(todo, "asking"):
-                    with raw.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(tried(memory, asked)) + "\n")
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            Memory.open((folder or Path(scratch)) / "confidence.lkv", model=model) as memory,
+        ):
+            memory.ingest("text", text=text_of(rows, filler, seed))
+            for asked in track(todo, "asking"):
+                with raw.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(tried(memory, asked)) + "\n")
     report = judged_rows([json.loads(line) for line in raw.read_text("utf-8").splitlines()])
     write_json(HERE / "result.json", {"circumstances": circumstances(), "seed": seed, "each": each} | report)
     print(json.dumps(report, indent=1))
