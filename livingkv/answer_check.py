@@ -6,17 +6,20 @@ where the text says "room H28". What it adds to the question must stand in the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import regex
 
 from livingkv.index.analysis import english_stem, folded
 from livingkv.index.question_words import QUESTION_WORDS
+from livingkv.question import Name, names_in, share_held
 
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:[-./:@'’,][\p{L}\p{M}\p{N}_]+)*")
 _DIGIT_GROUPS = regex.compile(r"(?<=\d)[,\u202f\u00a0](?=\d{3})")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
+_PART_OF_A_NAME = 0.5
 _PLAIN = frozenset(
     word
     for line in (
@@ -32,26 +35,38 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """n_new: words of the answer that the question does not hold, function words left out. n_found: those of them
-    that the recalled text holds. `share` is 0 for an answer that says nothing new."""
+    """Shares, 0..1, of what an answer adds to its question; all 0 for one that says nothing new.
 
-    n_new: int
-    n_found: int
-
-    @property
-    def share(self) -> float:
-        """n_found / n_new."""
-        return self.n_found / self.n_new if self.n_new else 0.0
-
-
-def support(answer: str, question: str, text: str) -> Support:
-    """How much of what an answer adds to its question stands in the recalled text.
-
-    Words are compared without case, English endings and separators of thousands; in scripts without spaces, signs are.
+    found: of its words, those that stand anywhere in the recalled sentences. bound: at most found, those that stand in
+    one sentence together with a name of the question; less where the sentence holds only a part of the name.
     """
-    asked, known = _content(question), _content(text)
-    new = _content(answer) - asked
-    return Support(len(new), len(new & known))
+
+    found: float
+    bound: float
+
+
+def support(answer: str, question: str, sentences: Sequence[str]) -> Support:
+    """How much of what an answer adds to its question stands in the recalled sentences, and where.
+
+    Words are compared without case, English endings and separators of thousands; function words are left out; in
+    scripts without spaces, signs are compared.
+    """
+    new = _content(answer) - _content(question)
+    if not new:
+        return Support(0.0, 0.0)
+    names = names_in(question)
+    held = [len(new & _content(sentence)) / len(new) for sentence in sentences]
+    found = len(new & set().union(*map(_content, sentences))) / len(new)
+    near = [_nearness(names, sentence) for sentence in sentences]
+    return Support(found, max((part * share for part, share in zip(held, near, strict=True)), default=0.0))
+
+
+def _nearness(names: Sequence[Name], sentence: str) -> float:
+    """1 for a sentence with a whole name of the question, or a question without names; a part of a name says less."""
+    if not names:
+        return 1.0
+    best = max(share_held(name, sentence) for name in names)
+    return best if best == 1.0 else best * _PART_OF_A_NAME
 
 
 def _content(text: str) -> set[str]:

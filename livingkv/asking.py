@@ -175,14 +175,14 @@ class Asking:
     def _signs(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
         best = max((passage.best for passage in passages), key=lambda hit: hit.rank_score)
         sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
-        what = support(generated.text, self._question, "\n".join(sentences))
+        what = support(generated.text, self._question, sentences)
         return Signs(
             gain=_within(-1.0, best.gain or 0.0, 6.0),
             rest_gain=_within(-1.0, best.rest_gain, 6.0),
             coverage=best.coverage,
             names=names_held(names_in(self._question), sentences),
-            said=1.0 if what.n_new else 0.0,
-            found=what.share,
+            found=what.found,
+            bound=what.bound,
             lift=self._lift(probed, generated, sampler),
         )
 

@@ -18,8 +18,10 @@ TIE = 0.5
 
 CONFIDENT = 0.5
 
-_BIAS = -6.0
-_WEIGHTS = {"gain": 0.6, "rest_gain": 0.5, "coverage": 2.0, "names": 3.0, "said": 0.5, "found": 2.5, "lift": 0.8}
+_BIAS = -7.92
+_WEIGHTS = {
+    "gain": 0.04, "rest_gain": 0.41, "coverage": 1.01, "names": 2.52, "found": 1.84, "bound": 4.52, "lift": -0.29,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Signs:
     rest_gain: the same over the tokens that are in no name: is it about what is asked, not only about whom?
     coverage: the share of the question's terms that the hit holds, by idf.
     names: the share of the question's names that the recalled passages hold.
-    said: 1 when the answer says anything that the question does not, else 0.
-    found: the share of what it says that stands in the passages.
+    found: the share of what the answer adds to the question that stands in the passages.
+    bound: the same in one sentence, together with a name of the question.
     lift: nats per token that the passages add to the likelihood of the answer, -1..4.
     """
 
@@ -39,8 +41,8 @@ class Signs:
     rest_gain: float
     coverage: float
     names: float
-    said: float
     found: float
+    bound: float
     lift: float
 
     @property

@@ -37,7 +37,7 @@ from livingkv.sampling import Sampling  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTES = json.loads((HERE.parent / "002_retrieval" / "notes.json").read_text("utf-8"))
-NAMES = ("gain", "rest_gain", "coverage", "names", "said", "found", "lift")
+NAMES = ("gain", "rest_gain", "coverage", "names", "found", "bound", "lift")
 N_NEEDLES = 100
 N_PARAGRAPHS = 20
 
