@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from livingkv.cli_render import ingested_totals, print_facts, print_ingested, print_json, print_problems, size
-from livingkv.results import ArchiveErased, Erased, Forgotten, Ingested, Migrated, Repaired, SessionInfo, to_json
+from livingkv.results import (
+    ArchiveErased,
+    Erased,
+    Forgotten,
+    Ingested,
+    Migrated,
+    Reembedded,
+    Repaired,
+    SessionInfo,
+    to_json,
+)
 from livingkv.store import DefragReport, RebuildReport
 
 
@@ -115,6 +125,15 @@ def print_defragmented(report: DefragReport, *, as_json: bool) -> None:
     moved = f"{report.n_records:,} records out of {report.n_segments:,} segments"
     print_facts({"moved": moved, "before": size(report.bytes_before), "after": size(report.bytes_after)})
     print_problems(report.problems)
+
+
+def print_reembedded(done: Reembedded, *, as_json: bool) -> None:
+    """The embedder that the index has now."""
+    if as_json:
+        print_json(to_json(done))
+        return
+    made = f"{done.n_sentences:,} of {done.dimension} numbers, in {done.seconds:.1f} s"
+    print_facts({"embedder": done.embedder, "vectors": made})
 
 
 def print_migrated(done: Migrated, *, as_json: bool) -> None:

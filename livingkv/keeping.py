@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import perf_counter
 
 from livingkv.describing import hottest_sentences, session_info
 from livingkv.errors import InputError
 from livingkv.home import Home
 from livingkv.repairing import repair_session
 from livingkv.restoring import archived_in, described, erase_archived, restore_sentences
-from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Repaired, SessionInfo
+from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Reembedded, Repaired, SessionInfo
 from livingkv.store import DefragReport, ForgetReceipt, check_session_name
 
 
@@ -119,6 +120,18 @@ class Keeping:
         self._home.let_go()
         self._home.index.remake()
         return _forgotten(receipt)
+
+    def reembed(self, embedder: str, *, progress: Callable[[int, int], None] | None = None) -> Reembedded:
+        """Make the vectors of all sentences anew with another embedder, from the kept text, and swap them in.
+
+        embedder: as `Settings.embedder`. Durable on return; broken off, the old vectors stand. Readers go on meanwhile.
+        `progress` gets sentences done and in all. Raises ModelNotFound or ModelDamaged before anything is changed.
+        """
+        started = perf_counter()
+        store = self._home.writable_store()
+        made = self._home.index.reembed(embedder, progress)
+        n = sum(row.n_sentences for row in store.sessions())
+        return Reembedded(embedder, made.id, made.dimension, n, perf_counter() - started)
 
     def archived(self, *, session: str | None = None) -> list[Archived]:
         """What was pruned of one session or of all and not erased since, oldest first. Needs no model.

@@ -61,8 +61,7 @@ class Memory(Keeping):
 
         model: a spec as for `load_model`, a `ModelChoice`, or a loaded model; None takes what the store was written
         with, else the default. settings: None takes the defaults with the store's codec. read_only: any number may be
-        open beside
-        one writer. Raises StoreNotFound, StoreLocked, FormatUnsupported, StoreUnwritable or InputError;
+        open beside one writer. Raises StoreNotFound, StoreLocked, FormatUnsupported, StoreUnwritable or InputError;
         FingerprintMismatch when a loaded model does not fit, else at the first use of the model.
         """
         return cls(Home(Path(path), model, settings, read_only=read_only, create=create))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def _copy_sessions(
         chosen = ModelChoice.of(model)
         if chosen.spec is None:
             chosen = chosen.as_in(source.store().fingerprint, source.model_label)
+    if settings.embedder is None:
+        settings = replace(settings, embedder=source.index.embedder_name())
     target = Home(new, chosen, settings, read_only=False, create=True)
     try:
         made = target.writable_store()

@@ -182,6 +182,17 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
+class Reembedded:
+    """What `reembed` made: the embedder as it was named, the id of its vectors, numbers in each, how many, how long."""
+
+    embedder: str
+    embedder_id: str
+    dimension: int
+    n_sentences: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
     overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed."""

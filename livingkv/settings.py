@@ -50,6 +50,8 @@ class Settings:
     pages goes first, text and index stay. The store keeps it for later writers; "unlimited" lifts it. None: as the
     store has it, no limit for a new one.
     key_folder: where the keys of encrypted sessions are, outside of the store. None: in it.
+    embedder: what makes the dense channel: "tokens", "states", "minilm", or a model of sentence-transformers. None:
+    what the index has, "tokens" for a new one.
     ram_budget_bytes: the pages kept in RAM between questions take at most this much; used as needed, never exceeded.
 
     Raises InputError for a value out of range.
@@ -67,6 +69,7 @@ class Settings:
     max_line_bytes: int = 1 << 20
     disk_budget_bytes: int | Literal["unlimited"] | None = None
     ram_budget_bytes: int = 1 << 28
+    embedder: str | None = None
     key_folder: str | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +80,8 @@ class Settings:
         for name in ("window_tokens", "span_tokens", "block_tokens", "commit_tokens"):
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
+        if self.embedder is not None and not (isinstance(self.embedder, str) and self.embedder.strip()):
+            raise InputError("settings.embedder", repr(self.embedder), "a name or a folder is allowed")
         budget = self.disk_budget_bytes
         is_number = isinstance(budget, int) and not isinstance(budget, bool)
         if budget not in (None, "unlimited") and (not is_number or budget < 1 << 20):  # type: ignore[operator]

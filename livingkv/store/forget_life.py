@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from livingkv.errors import InputError, StoreError
 from livingkv.store.archive import Archive, unsealed
 from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
+from livingkv.store.items import FORGOTTEN_SOURCE
 from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS
 from livingkv.store.plan import Plan
@@ -70,7 +71,7 @@ class StoreForgetting(StoreLife):
                 options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
                 plan_forget_sentences(plan, snapshot, session_id, chunks, *options, deep=deep, source=number)
                 plan.old_sources.append((session_id, item))
-                plan.sources[session_id, number] = item._replace(name="", digest=f"forgotten:{number}")
+                plan.sources[session_id, number] = item._replace(name="", digest=f"{FORGOTTEN_SOURCE}{number}")
 
         return self._forget(
             make, loss, lambda each: each.session_id == session_id and self._unsealed(each).source == name

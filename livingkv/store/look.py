@@ -64,8 +64,8 @@ class StoreLook:
         """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.
 
         Raises PageDamaged (the first damaged page, naming session, page, segment and offset), PageDropped for one whose
-        KV is not kept (rebuild it from the text), InputError for a page
-        that the session does not have, SessionNotFound or FormatUnsupported.
+        KV is not kept (rebuild it from the text), InputError for a page that the session does not have,
+        SessionNotFound or FormatUnsupported.
         """
         return self._catalog.settled(lambda: self._reading.read_pages(session_id, pages))
 

@@ -128,11 +128,10 @@ class Store(StorePruning):
         keys = None if key_folder is None else Path(key_folder)
         store = cls(root, mode, disk, segment_bytes, catalog_bytes, keys)
         if disk_budget_bytes is not None:
-            try:
+            with ExitStack() as undo:
+                undo.callback(store.close)
                 store.limit_disk(disk_budget_bytes)
-            except BaseException:
-                store.close()
-                raise
+                undo.pop_all()
         return store
 
     @classmethod

@@ -26,6 +26,7 @@ def kill_many(folder: Path, n_kills: int, seed: int) -> dict[str, Any]:
     return done
 
 
+@pytest.mark.slow
 def test_kills(folder: Path) -> None:
     seed = int(os.environ.get("LIVINGKV_CRASH_SEED", time.time_ns() % 1_000_000))
     done = kill_many(folder, int(os.environ.get("LIVINGKV_KILLS", "20")), seed)
