@@ -81,6 +81,7 @@ class Engine:
             n_sinks=n_sinks,
             window_tokens=settings.window_tokens,
             block_tokens=settings.block_tokens,
+            grid_tokens=settings.grid_tokens,
             device=self.model.device,
             dual_chunk=self.model.dual_chunk,
         )

@@ -7,7 +7,7 @@ removes it. Nothing of the old store is changed before the new one is whole.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -130,15 +130,16 @@ def _read_session(target: Home, row: SessionRow, chunks: Iterator[PortableChunk]
     """Read one session into the new store, chunk by chunk; one commit for each chunk, one for each turn."""
     made = target.session_for_writing(row.name, kv=not row.text_only, encrypt=row.encrypted)
     if row.text_only:
-        reader = SessionReader.of(target.engine(), None, made)
-        _append_all(target, reader, chunks)
+        _append_all(target, SessionReader.of(target.engine(), None, made), _turns(chunks))
         return
-    with target.hot_window(made) as hot:
-        _append_all(target, SessionReader.of(target.engine(), hot, made), chunks)
+    for is_document, turns in groupby(_turns(chunks), lambda turn: turn[0].role == "document"):
+        now = target.store().session(made.session_id)
+        with target.hot_window(now, document=is_document) as hot:
+            _append_all(target, SessionReader.of(target.engine(), hot, now), turns)
 
 
-def _append_all(target: Home, reader: SessionReader, chunks: Iterator[PortableChunk]) -> None:
-    for turn in _turns(chunks):
+def _append_all(target: Home, reader: SessionReader, turns: Iterable[list[PortableChunk]]) -> None:
+    for turn in turns:
         target.store().append_all([_read_chunk(reader, chunk) for chunk in turn])
     if reader.has_framing:
         target.store().append(reader.flush())

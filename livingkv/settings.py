@@ -5,7 +5,7 @@ Knows the names, units and allowed ranges; knows nothing of how they are used. A
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from livingkv.errors import InputError
@@ -19,6 +19,8 @@ Placement = Literal["compact", "absolute", "dual_chunk"]
 
 _RANGES = {
     "window_tokens": (PAGE_TOKENS, 1 << 20),
+    "span_tokens": (PAGE_TOKENS, 1 << 20),
+    "grid_tokens": (1, 1 << 20),
     "block_tokens": (PAGE_TOKENS, 1 << 16),
     "recall_tokens": (PAGE_TOKENS, 1 << 17),
     "commit_tokens": (PAGE_TOKENS, 1 << 20),
@@ -32,7 +34,11 @@ _RANGES = {
 class Settings:
     """How a memory reads and recalls. All sizes are tokens unless the name says otherwise.
 
-    window_tokens: the hot window, the newest tokens that a block attends besides the sinks.
+    window_tokens: the hot window, the newest tokens that a turn of a conversation attends besides the sinks.
+    span_tokens: how far back a block of a document attends, at most the hot window. KV that has seen little else is
+    what recall can put in front of any question (docs/decisions/0014).
+    grid_tokens: a block ends at the next multiple of this and looks back from the last one; 1 for none. A conversation
+    has none; a document is read on a grid of twice its span, so that its KV depends on the text alone.
     block_tokens: tokens read in one forward pass of ingest.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
@@ -52,6 +58,8 @@ class Settings:
     """
 
     window_tokens: int = 4096
+    span_tokens: int = 128
+    grid_tokens: int = 1
     block_tokens: int = 512
     recall_tokens: int = 1024
     commit_tokens: int = 4096
@@ -69,7 +77,7 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise InputError(f"settings.{name}", repr(value), f"a whole number from {low} to {high} is allowed")
-        for name in ("window_tokens", "block_tokens", "commit_tokens"):
+        for name in ("window_tokens", "span_tokens", "block_tokens", "commit_tokens"):
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
         if self.embedder is not None and not (isinstance(self.embedder, str) and self.embedder.strip()):
@@ -84,6 +92,12 @@ class Settings:
         for name, kind in (("codec", CodecName), ("placement", Placement)):
             if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
+
+    @property
+    def for_documents(self) -> Settings:
+        """The same with the hot window that a document is read with: short, on a grid of twice its length."""
+        span = min(self.span_tokens, self.window_tokens)
+        return replace(self, window_tokens=span, grid_tokens=2 * span)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
