@@ -200,7 +200,7 @@ class Asking:
 
     def _not_convinced(self, best: Answer) -> Answer:
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
-        return replace(best, answer=NOT_STORED, mode="extract", confident=False, reason=doubt)
+        return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
 
     def prepare(self, mode: Mode, probed: Probed, passages: list[Passage], max_tokens: int) -> Prepared:
         """The workspace of one mode, ready for the question. Raises InputError when a mode needs one session."""
