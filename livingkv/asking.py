@@ -14,7 +14,7 @@ import torch
 
 from livingkv.answer_check import support
 from livingkv.auto import Way, ways
-from livingkv.confidence import CONFIDENT, Signs, n_tied
+from livingkv.confidence import CONFIDENT, MOST_LIFT, Signs, n_tied
 from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
 from livingkv.home import Home
@@ -177,9 +177,7 @@ class Asking:
         sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
         what = support(generated.text, self._question, sentences)
         return Signs(
-            gain=_within(-1.0, best.gain or 0.0, 6.0),
             rest_gain=_within(-1.0, best.rest_gain, 6.0),
-            coverage=best.coverage,
             names=names_held(names_in(self._question), sentences),
             found=what.found,
             bound=what.bound,
@@ -196,7 +194,7 @@ class Asking:
         space = attend_sinks(engine, self._stored(), probed.sessions[0], home.n_sinks, len(asked) + len(answer))
         ids = torch.tensor([*asked, *answer], device=engine.model.device)
         without = engine.runner.log_likelihood(ids, space, n_scored=len(answer))
-        return _within(-1.0, (sum(sampler.log_probabilities[: len(answer)]) - without) / len(answer), 4.0)
+        return _within(-1.0, (sum(sampler.log_probabilities[: len(answer)]) - without) / len(answer), MOST_LIFT)
 
     def _not_convinced(self, best: Answer) -> Answer:
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"

@@ -18,28 +18,26 @@ TIE = 0.5
 
 CONFIDENT = 0.5
 
-_BIAS = -7.92
-_WEIGHTS = {
-    "gain": 0.04, "rest_gain": 0.41, "coverage": 1.01, "names": 2.52, "found": 1.84, "bound": 4.52, "lift": -0.29,
-}  # fmt: skip
+MOST_LIFT = 2.0
+
+_BIAS = -6.77
+_WEIGHTS = {"rest_gain": 0.99, "names": 2.94, "found": 2.87, "bound": 3.78, "lift": -1.78}
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
     """What speaks for an answer.
 
-    gain: nats per question token that the best recalled hit's stored KV adds to the likelihood of the question, -1..6.
-    rest_gain: the same over the tokens that are in no name: is it about what is asked, not only about whom?
-    coverage: the share of the question's terms that the hit holds, by idf.
+    rest_gain: nats per question token outside of names that the best recalled hit's stored KV adds to the likelihood of
+    the question, -1..6: is it about what is asked, not only about whom?
     names: the share of the question's names that the recalled passages hold.
     found: the share of what the answer adds to the question that stands in the passages.
     bound: the same in one sentence, together with a name of the question.
-    lift: nats per token that the passages add to the likelihood of the answer, -1..4.
+    lift: nats per token that the passages add to the likelihood of the answer, -1..MOST_LIFT. An answer that owes them
+    very much is often their words and not an answer.
     """
 
-    gain: float
     rest_gain: float
-    coverage: float
     names: float
     found: float
     bound: float

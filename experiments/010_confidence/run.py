@@ -32,12 +32,13 @@ from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv import Memory  # noqa: E402
 from livingkv.asking import Asking  # noqa: E402
 from livingkv.auto import ways  # noqa: E402
+from livingkv.confidence import MOST_LIFT  # noqa: E402
 from livingkv.question import names_in  # noqa: E402
 from livingkv.sampling import Sampling  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTES = json.loads((HERE.parent / "002_retrieval" / "notes.json").read_text("utf-8"))
-NAMES = ("gain", "rest_gain", "coverage", "names", "found", "bound", "lift")
+NAMES = ("rest_gain", "names", "found", "bound", "lift")
 N_NEEDLES = 100
 N_PARAGRAPHS = 20
 
@@ -100,6 +101,11 @@ def questions(facts: Sequence[Fact], each: int, seed: int) -> Iterator[Asked]:
     yield from found
 
 
+def is_right(value: str | None, answer: str) -> bool:
+    """Whether the value stands in the answer, separators of thousands or not."""
+    return value is not None and value.replace(",", "").casefold() in answer.replace(",", "").casefold()
+
+
 def tried(memory: Memory, asked: Asked) -> dict[str, Any]:
     """Every way of reading for one question: its signs, its answer, and whether it is right."""
     home = memory._home
@@ -115,12 +121,16 @@ def tried(memory: Memory, asked: Asked) -> dict[str, Any]:
         passages = asking.passages(way.hits, grown=way.grown)
         answer = asking.read(way.mode, probed, passages, 28, Sampling(), (), None, way.reason)
         assert asking.signs is not None
-        plain = answer.answer.replace(",", "").casefold()
-        right = asked.value is not None and asked.value.replace(",", "").casefold() in plain
+        right = is_right(asked.value, answer.answer)
         row["ways"].append(
             {"mode": answer.mode, "grown": way.grown, "right": right, "answer": answer.answer} | asdict(asking.signs)
         )
     return row
+
+
+def features(way: dict[str, Any]) -> list[float]:
+    """What the regression sees of one way of reading; raw files hold more."""
+    return [min(MOST_LIFT, way[name]) if name == "lift" else way[name] for name in NAMES]
 
 
 def fit(rows: Sequence[tuple[list[float], bool]], *, penalty: float = 0.01) -> np.ndarray:
@@ -165,9 +175,7 @@ def main(
 
 def judged_rows(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Fit on half 0, test on half 1: first convincing way, as auto does."""
-    training = [
-        ([way[name] for name in NAMES], way["right"]) for row in rows if row["half"] == 0 for way in row["ways"]
-    ]
+    training = [(features(way), way["right"]) for row in rows if row["half"] == 0 for way in row["ways"]]
     weights = fit(training)
     test = [row for row in rows if row["half"] == 1]
     report: dict[str, Any] = {"weights": dict(zip((*NAMES, "bias"), map(float, weights), strict=True))}
@@ -184,7 +192,7 @@ def outcome(rows: Sequence[dict[str, Any]], weights: np.ndarray) -> dict[str, An
     for row in rows:
         sure, right = 0.0, False
         for way in row["ways"]:
-            score = float(np.dot([*(way[name] for name in NAMES), 1.0], weights))
+            score = float(np.dot([*features(way), 1.0], weights))
             confidence = 1.0 / (1.0 + np.exp(-score))
             if confidence > sure:
                 sure, right = confidence, way["right"]
@@ -194,8 +202,8 @@ def outcome(rows: Sequence[dict[str, Any]], weights: np.ndarray) -> dict[str, An
         kind = kinds.setdefault(row["kind"], {"n": 0, "given": 0, "right": 0, "first": 0})
         kind["n"] += 1
         kind["first"] += row["rank"] == 1
-        kind["given"] += sure >= 0.5
-        kind["right"] += sure >= 0.5 and right
+        kind["given"] += bool(sure >= 0.5)
+        kind["right"] += bool(sure >= 0.5 and right)
     reliability = {f"{b / 10:.1f}": {"n": len(v), "right": sum(v) / len(v)} for b, v in sorted(bins.items())}
     return {"kinds": dict(sorted(kinds.items())), "reliability": reliability}
 
