@@ -38,10 +38,13 @@ def print_forgotten(receipt: Forgotten, *, as_json: bool, verb: str = "forgotten
         print_json(to_json(receipt))
         return
     text = f"{receipt.n_sentences:,} sentences, {receipt.n_tokens:,} tokens, {size(receipt.n_bytes)} of text"
-    facts: dict[str, object] = {verb: text, "pages": f"the KV of {receipt.n_pages:,} is gone with them"}
+    facts: dict[str, object] = {verb: text, "pages": f"{receipt.n_pages:,}, whose KV is overwritten"}
     facts |= {"overwritten": size(receipt.bytes_erased), "freed": size(receipt.bytes_freed)}
     if receipt.n_keys:
         facts["keys"] = f"{receipt.n_keys:,} destroyed: copies of what they sealed cannot be opened either"
+    if receipt.keys_left:
+        named = ", ".join(receipt.keys_left)
+        facts["not here"] = f"the key {named}, which opens older copies still: remove it from its folder"
     if receipt.bytes_awaiting:
         facts["awaiting"] = f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives the space back"
     print_facts(facts)

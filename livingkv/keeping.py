@@ -104,7 +104,7 @@ class Keeping:
                 receipt = store.forget_source(row.session_id, source, deep=deep)
         self._home.let_go()
         self._home.index.remake()
-        return _forgotten(receipt)
+        return _forgotten(receipt, deep=deep)
 
     def prune(self, *, session: str | None = None, keep: int | None = None, below: float | None = None) -> Forgotten:
         """Forget the coldest sentences of one session, or of all that are not pinned; their text goes to the store's
@@ -119,7 +119,7 @@ class Keeping:
         receipt = store.prune(session_id, keep=keep, below=below)
         self._home.let_go()
         self._home.index.remake()
-        return _forgotten(receipt)
+        return _forgotten(receipt, deep=False)
 
     def reembed(self, embedder: str, *, progress: Callable[[int, int], None] | None = None) -> Reembedded:
         """Make the vectors of all sentences anew with another embedder, from the kept text, and swap them in.
@@ -190,14 +190,15 @@ class Keeping:
         return hottest_sentences(self._home.store(), limit)
 
 
-def _forgotten(receipt: ForgetReceipt) -> Forgotten:
+def _forgotten(receipt: ForgetReceipt, *, deep: bool) -> Forgotten:
     return Forgotten(
         n_sentences=len(receipt.sentence_ids),
         n_tokens=receipt.n_tokens,
-        n_pages=receipt.n_pages + receipt.n_later_pages,
+        n_pages=receipt.n_pages + (receipt.n_later_pages if deep else 0),
         n_bytes=receipt.n_bytes,
         bytes_erased=receipt.bytes_erased,
         bytes_freed=receipt.bytes_freed,
         bytes_awaiting=receipt.bytes_awaiting,
         n_keys=receipt.n_keys,
+        keys_left=receipt.keys_left,
     )

@@ -195,7 +195,9 @@ class Reembedded:
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
-    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed."""
+    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed.
+    `n_pages`: pages whose KV is gone; what forks share stays. `keys_left`: files of keys that no session needs any more
+    and that were not at hand, so that they still open older copies."""
 
     n_sentences: int
     n_tokens: int
@@ -205,6 +207,7 @@ class Forgotten:
     bytes_freed: int
     bytes_awaiting: int
     n_keys: int = 0
+    keys_left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

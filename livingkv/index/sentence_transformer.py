@@ -1,4 +1,4 @@
-"""Any model of the sentence-transformers library, an extra: `pip install livingkv[embedders]`.
+"""Any model of the sentence-transformers library, an extra: `pip install ".[embedders]"`.
 
 Knows that library's encode call; imports it, and torch with it, when an embedder is made, never before.
 """
@@ -32,7 +32,7 @@ class SentenceTransformer:
 
     def __init__(self, name: str) -> None:
         if importlib.util.find_spec(_LIBRARY) is None:
-            raise ModelNotFound(f"the embedder {name!r} needs sentence-transformers; pip install livingkv[embedders]")
+            raise ModelNotFound(f"the embedder {name!r} needs sentence-transformers; pip install sentence-transformers")
         folder = Path(name).expanduser()
         place = str(folder.resolve()) if folder.is_dir() else name
         library: Any = importlib.import_module(_LIBRARY)

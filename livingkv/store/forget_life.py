@@ -9,6 +9,7 @@ from livingkv.errors import InputError, StoreError
 from livingkv.store.archive import Archive, unsealed
 from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
 from livingkv.store.items import FORGOTTEN_SOURCE
+from livingkv.store.key_files import key_file
 from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS
 from livingkv.store.plan import Plan
@@ -80,7 +81,8 @@ class StoreForgetting(StoreLife):
     def forget_session(self, session_id: int) -> ForgetReceipt:
         """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound.
 
-        The key of an encrypted one, if it is there, is destroyed with the last session that has it.
+        The key of an encrypted one, if it is there, is destroyed with the last session that has it; if not, the receipt
+        names its file.
         """
         loss = Loss()
 
@@ -142,6 +144,9 @@ class StoreForgetting(StoreLife):
             freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
         erased = sum(record_bytes(item.location.length) for item in plan.erasures)
         counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
+        dropped = {key_id for key_id, _ in plan.dropped_keys}
+        left = tuple(key_file(key_id) for key_id in loss.key_ids if key_id not in dropped)
+        awaiting = max(0, erased - freed)
         return ForgetReceipt(
-            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed), len(plan.dropped_keys)
+            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, awaiting, len(dropped), keys_left=left
         )

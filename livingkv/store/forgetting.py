@@ -220,9 +220,10 @@ def _drop_kv(
     n_pages = session.n_sealed_tokens // page_tokens
     pages = {token // page_tokens for token in tokens if token < session.n_sealed_tokens}
     later = [page for page in range(min(tokens) // page_tokens if tokens else n_pages, n_pages) if page not in pages]
-    kept = [page for page, row in snapshot.pages_of(session_id) if row.state is PageState.PRESENT]
-    loss.n_pages += len(pages.intersection(kept))
-    loss.n_later_pages += len(set(later).intersection(kept))
+    rows = dict(snapshot.pages_of(session_id))
+    held, held_later = ([(page, rows[page]) for page in each if page in rows] for each in (pages, later))
+    loss.n_pages += len(unshared_pages(snapshot, session_id, session, held))
+    loss.n_later_pages += len(unshared_pages(snapshot, session_id, session, held_later))
     options = (page_tokens,)
     session = plan_drop(
         plan, snapshot, session_id, session, pages, PageState.FORGOTTEN, *options, overwrite=True, ends_commit=False
@@ -247,8 +248,9 @@ def plan_forget_sessions(plan: Plan, snapshot: Snapshot, session_ids: Iterable[i
             if all(not _shares(snapshot, other, number, row.location) for other in others):
                 places[row.location] = None
         pages = dict(snapshot.pages_of(session_id))
-        places |= dict.fromkeys(_unshared(snapshot, session_id, session, pages, others))
-        loss.n_pages += sum(row.state is PageState.PRESENT for row in pages.values())
+        erased = dict.fromkeys(_unshared(snapshot, session_id, session, pages, others))
+        loss.n_pages += len(erased.keys() - places.keys())
+        places |= erased
         loss.n_tokens += session.n_tokens
         loss.n_bytes += session.n_bytes
         plan.add_event(session_id, session, Forgotten(), ends_commit=False)

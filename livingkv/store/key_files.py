@@ -120,5 +120,10 @@ class KeyFiles:
                 self._destroy(path)
 
 
+def key_file(key_id: bytes) -> str:
+    """The name of a key's file, in whatever folder it is."""
+    return f"{key_id.hex()}{_SUFFIX}"
+
+
 def _path(folder: Path, key_id: bytes) -> Path:
-    return folder / f"{key_id.hex()}{_SUFFIX}"
+    return folder / key_file(key_id)

@@ -184,6 +184,4 @@ def _require_package() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
-        raise KeyMissing(
-            "encrypted sessions need the package cryptography: pip install 'livingkv[encryption]'"
-        ) from error
+        raise KeyMissing("encrypted sessions need the package cryptography: pip install cryptography") from error

@@ -101,7 +101,7 @@ def test_reembed_makes_other_vectors(two: str, livingkv: Run) -> None:
 
 def test_bad_reembeddings(two: str, tmp_path: Path, livingkv: Run) -> None:
     fails(livingkv, "reembed", two + "-none", "--embedder", "tokens", word="no store")
-    fails(livingkv, "reembed", two, "--embedder", str(tmp_path / "gone"), word="pip install livingkv[embedders]")
+    fails(livingkv, "reembed", two, "--embedder", str(tmp_path / "gone"), word="pip install sentence-transformers")
     assert livingkv("check", two)[0] == 0
 
 

