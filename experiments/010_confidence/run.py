@@ -205,7 +205,17 @@ def outcome(rows: Sequence[dict[str, Any]], weights: np.ndarray) -> dict[str, An
         kind["given"] += bool(sure >= 0.5)
         kind["right"] += bool(sure >= 0.5 and right)
     reliability = {f"{b / 10:.1f}": {"n": len(v), "right": sum(v) / len(v)} for b, v in sorted(bins.items())}
-    return {"kinds": dict(sorted(kinds.items())), "reliability": reliability}
+    return {"kinds": dict(sorted(kinds.items())), "totals": totals(kinds), "reliability": reliability}
+
+
+def totals(kinds: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """The kinds together: with an answer, without one, and of these the known persons."""
+    parts = {
+        "answerable": [kind for name, kind in kinds.items() if "STORED" in name or name.startswith("needle,")],
+        "unanswerable": [kind for name, kind in kinds.items() if not ("STORED" in name or name.startswith("needle,"))],
+        "known person": [kind for name, kind in kinds.items() if "OTHER_PROPERTY" in name],
+    }
+    return {name: {key: sum(kind[key] for kind in part) for key in part[0]} for name, part in parts.items() if part}
 
 
 if __name__ == "__main__":

@@ -133,6 +133,30 @@ def _sentences(store: Store) -> list[Sentence]:
     return found
 
 
+def asked_all(todo: Sequence[Any], spans: Sequence[int], text: bytes, model: str | None, raw: Path) -> list[Any]:
+    """Read the text with every span and ask; a line for every question, written as it comes."""
+    loaded = load_model(model)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        readers: dict[int, Reader] = {}
+        for span in spans:
+            settings = Settings(window_tokens=max(4096, span), span_tokens=span)
+            memory = Memory.open(Path(folder) / f"{span}.lkv", model=loaded, settings=settings)
+            memory.ingest("text", text=text)
+            home = memory._home
+            engine, n_sinks = home.engine(), home.n_sinks
+            readers[span] = Reader(
+                home.store(), StoredKV(home.store(), engine, home.pages()), home.store().session("default")
+            )
+        first = next(iter(readers.values()))
+        for asked in track(todo, "asking"):
+            line = {"kind": asked.kind, "text": asked.text, "right": asked_for(first, asked, engine, readers, n_sinks)}
+            lines.append(line)
+            with raw.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+    return lines
+
+
 def main(
     spans: Annotated[str, typer.Option(help="Spans in tokens, with commas between them.")] = "4096,512,256,128,64",
     each: Annotated[int, typer.Option(help="Facts and needles asked for.")] = 20,
@@ -148,27 +172,21 @@ def main(
     random.Random(seed).shuffle(wanted)
     lines = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     done = {line["text"] for line in lines}
-    loaded = load_model(model)
-    with tempfile.TemporaryDirectory() as folder:
-        readers: dict[int, Reader] = {}
-        for span in map(int, spans.split(",")):
-            settings = Settings(window_tokens=max(4096, span), span_tokens=span)
-            memory = Memory.open(Path(folder) / f"{span}.lkv", model=loaded, settings=settings)
-            memory.ingest("text", text=text)
-            home = memory._home
-            engine, n_sinks = home.engine(), home.n_sinks
-            readers[span] = Reader(
-                home.store(), StoredKV(home.store(), engine, home.pages()), home.store().session("default")
-            )
-        first = next(iter(readers.values()))
-        for asked in track([asked for asked in wanted if asked.text not in done], "asking"):
-            line = {"kind": asked.kind, "text": asked.text, "right": asked_for(first, asked, engine, readers, n_sinks)}
-            lines.append(line)
-            with raw.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+    todo = [asked for asked in wanted if asked.text not in done]
+    if todo:
+        lines += asked_all(todo, list(map(int, spans.split(","))), text, model, raw)
     ways = lines[0]["right"]
     right = {way: sum(line["right"][way] for line in lines) for way in ways}
-    write_json(HERE / "result.json", {"circumstances": circumstances(), "seed": seed, "n": len(lines), "right": right})
+    write_json(
+        HERE / "result.json",
+        {
+            "circumstances": circumstances(),
+            "seed": seed,
+            "n": len(lines),
+            "spans": list(map(int, spans.split(","))),
+            "right": right,
+        },
+    )
     print(json.dumps(right, indent=1))
 
 
