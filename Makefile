@@ -43,6 +43,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 model: install
+	@echo "== The default model: fetched and converted the first time, which takes minutes"
 	@$(BIN)/livingkv model fetch
 
 demo: model

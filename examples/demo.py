@@ -67,7 +67,7 @@ def ask(
         for number, question in enumerate(chosen, 1):
             print(f"\n[{number}/{len(chosen)}] {question.question}")
             answer = memory.ask(question.question, mode=mode)
-            print_answer(answer)
+            print_answer(answer, as_json=False)
             if not question.is_right(answer):
                 wrong.append(question.question)
                 print(f"WRONG: wanted {' or '.join(question.accept) or 'low confidence'}")

@@ -12,20 +12,26 @@ from typing import get_args
 
 import torch
 
-from livingkv.confidence import Verdict, judge, judge_words
+from livingkv.answer_check import support
+from livingkv.auto import Way, ways
+from livingkv.confidence import CONFIDENT, MOST_LIFT, Signs, n_tied
 from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
 from livingkv.home import Home
 from livingkv.modes import Prepared, Preparing
-from livingkv.passages import Judged, Passage
+from livingkv.passages import Judged, Passage, sentence_passage
+from livingkv.question import names_held, names_in
 from livingkv.reading_cost import Span, slow_pages
-from livingkv.recall import Probed, alone_or_grown, judge_hits, passages_for, probe
+from livingkv.recall import QUESTION_LEAD, Probed, attend_sinks, judge_hits, passages_for, probe
 from livingkv.results import Answer, Evidence, Mode, Timings
 from livingkv.sampling import Sampler, Sampling
 from livingkv.stored_kv import StoredKV
+from livingkv.text import split_sentences
 
 MAX_TOKENS = 1 << 16
 """The longest answer that may be asked for."""
+
+_MOST_TIED = 4
 
 NOT_STORED = "Nothing that is stored answers this."
 """The answer of mode auto when it is not confident: a statement, not an invention."""
@@ -65,7 +71,11 @@ def check_ask(question: str, mode: Mode, max_tokens: int) -> None:
 
 
 class Asking:
-    """One question to one memory. `prefilled_before` is the runner's count of tokens when it was asked."""
+    """One question to one memory.
+
+    `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
+    answer was read from, `signs` what spoke for it.
+    """
 
     def __init__(self, home: Home, question: str) -> None:
         """Loads the model if need be. Raises QuestionError (longer than the hot window) or ModelError."""
@@ -80,7 +90,9 @@ class Asking:
             allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
             raise QuestionError("question", f"{n_tokens} tokens", allowed)
         self.prefilled_before = self.engine.runner.n_prefilled
-        self._n_prefilled = 0
+        self._n_decoded = 0
+        self.recalled: list[int] = []
+        self.signs: Signs | None = None
         self._kv: StoredKV | None = None
 
     def probe(self, session: str | None) -> Probed:
@@ -91,29 +103,102 @@ class Asking:
         self.clock.probe = self.clock.lap() - self.clock.load
         return found
 
-    def judge(self, probed: Probed) -> tuple[list[Judged], Verdict]:
-        """The hits as the model ranks them on their stored KV, and what that says."""
-        judged = judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
-        return judged, judge(judged)
+    def judge(self, probed: Probed) -> list[Judged]:
+        """The hits as the model ranks them on their stored KV, best first."""
+        return judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
 
-    def affordable(self, verdict: Verdict, probed: Probed, hits: Sequence[Judged]) -> Verdict:
-        """The verdict; with mode ground in the place of kv where the disk is slower than the model."""
-        if verdict.mode != "kv":
-            return verdict
-        passages = passages_for(self._home.store(), hits[: verdict.n_recalled], self._home.settings.recall_tokens)
+    def passages(self, hits: Sequence[Judged], *, grown: bool = True) -> list[Passage]:
+        """The hits as passages within the budget: grown to their neighbours, or each sentence alone."""
+        if not grown:
+            return [sentence_passage(hit) for hit in hits]
+        return passages_for(self._home.store(), hits, self._home.settings.recall_tokens)
+
+    def chosen(self, judged: Sequence[Judged]) -> list[Judged]:
+        """The hits that a mode which the caller chose recalls: the first and what is nearly tied with it."""
+        return list(judged[: min(max(1, n_tied(judged)), _MOST_TIED)])
+
+    def auto(
+        self, probed: Probed, judged: Sequence[Judged], max_tokens: int, sampling: Sampling, stop: Sequence[str]
+    ) -> Answer:
+        """One way of reading after the other, until an answer convinces; else an abstention that tells of the best."""
+        tried: list[Answer] = []
+        for way in ways(judged, names_in(self._question)):
+            passages = self.passages(way.hits, grown=way.grown)
+            mode, reason = self._affordable(way, probed, passages)
+            answer = self.read(mode, probed, passages, max_tokens, sampling, stop, None, reason)
+            if answer.confident:
+                self.clock.first_token = self.clock.lap()  # nobody has seen a token before it was checked
+                return replace(answer, timings_ms=self.clock.timings())
+            tried.append(answer)
+        if not tried:
+            return self.abstain(probed, self.passages(judged[:1]), "nothing stored shares enough with the question")
+        return self._not_convinced(max(tried, key=lambda answer: answer.confidence))
+
+    def _affordable(self, way: Way, probed: Probed, passages: Sequence[Passage]) -> tuple[Mode, str]:
+        """The way's mode and reason; ground in the place of kv where the disk is slower than the model."""
         spans = [Span(probed.session(each.session_id), each.token_lo, each.token_hi) for each in passages]
-        slow = slow_pages(self.engine, self._stored(), spans)
-        if slow is None:
-            return verdict
-        return replace(verdict, mode="ground", reason=f"one sentence stands out; {slow.reason}")
+        slow = slow_pages(self.engine, self._stored(), spans) if way.mode == "kv" else None
+        return (way.mode, way.reason) if slow is None else ("ground", f"one passage stands out; {slow.reason}")
 
-    def passages(self, mode: Mode, probed: Probed, hits: Sequence[Judged]) -> list[Passage]:
-        """The hits grown within the budget; a single one for mode kv only as far as its neighbours help."""
-        passages = passages_for(self._home.store(), hits, self._home.settings.recall_tokens)
-        if mode == "kv" and len(passages) == 1:
-            kv, n_sinks = self._stored(), self._home.n_sinks
-            return [alone_or_grown(self.engine, kv, probed, self._question, n_sinks, passages[0])]
-        return passages
+    def read(
+        self,
+        mode: Mode,
+        probed: Probed,
+        passages: list[Passage],
+        max_tokens: int,
+        sampling: Sampling,
+        stop: Sequence[str],
+        on_text: Callable[[str], None] | None,
+        reason: str,
+    ) -> Answer:
+        """One answer in one mode, and how sure it is. Raises InputError when a mode needs one session."""
+        prepared = self.prepare(mode, probed, passages, max_tokens)
+        sampler = Sampler(sampling)
+        generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
+        n_prefilled = self._n_prefilled()
+        self.recalled = [passage.best.sentence.sentence_id for passage in passages]
+        self.signs = self._signs(probed, passages, generated, sampler) if passages else None
+        confidence = self.signs.confidence if self.signs is not None else 0.0
+        return Answer(
+            answer=generated.text.strip(),
+            mode=prepared.mode,
+            confident=confidence >= CONFIDENT,
+            confidence=confidence,
+            evidence=evidence_of(passages),
+            n_tokens=probed.n_tokens,
+            reused_tokens=prepared.reused_tokens,
+            prefilled_tokens=n_prefilled,
+            timings_ms=self.clock.timings(),
+            reason=prepared.reason or reason,
+        )
+
+    def _signs(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
+        best = max((passage.best for passage in passages), key=lambda hit: hit.rank_score)
+        sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
+        what = support(generated.text, self._question, sentences)
+        return Signs(
+            rest_gain=_within(-1.0, best.rest_gain, 6.0),
+            names=names_held(names_in(self._question), sentences),
+            found=what.found,
+            bound=what.bound,
+            lift=self._lift(probed, generated, sampler),
+        )
+
+    def _lift(self, probed: Probed, generated: Generated, sampler: Sampler) -> float:
+        """Nats per token by which the recalled passages make the answer likelier than the question alone does."""
+        answer = generated.token_ids
+        if not answer:
+            return 0.0
+        engine, home = self.engine, self._home
+        asked = [*engine.words.encode(QUESTION_LEAD + self._question), *engine.words.framing.answer]
+        space = attend_sinks(engine, self._stored(), probed.sessions[0], home.n_sinks, len(asked) + len(answer))
+        ids = torch.tensor([*asked, *answer], device=engine.model.device)
+        without = engine.runner.log_likelihood(ids, space, n_scored=len(answer))
+        return _within(-1.0, (sum(sampler.log_probabilities[: len(answer)]) - without) / len(answer), MOST_LIFT)
+
+    def _not_convinced(self, best: Answer) -> Answer:
+        doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
+        return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
 
     def prepare(self, mode: Mode, probed: Probed, passages: list[Passage], max_tokens: int) -> Prepared:
         """The workspace of one mode, ready for the question. Raises InputError when a mode needs one session."""
@@ -148,58 +233,51 @@ class Asking:
         self,
         prepared: Prepared,
         max_tokens: int,
-        sampling: Sampling,
+        sampler: Sampler,
         stop: Sequence[str],
         on_text: Callable[[str], None] | None,
     ) -> Generated:
         """Read what is left to read, and generate. Notes the time of the first token."""
         engine = self.engine
         logits = engine.runner.logits(torch.tensor(prepared.token_ids, device=engine.model.device), prepared.state)
-        tokens = engine.runner.generate(logits, prepared.state, Sampler(sampling), max_tokens)
+        tokens = engine.runner.generate(logits, prepared.state, sampler, max_tokens)
         self.clock.first_token = self.clock.lap()
-        self._n_prefilled = engine.runner.n_prefilled - self.prefilled_before
-        return collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
+        n_read = engine.runner.n_prefilled
+        generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
+        self._n_decoded += engine.runner.n_prefilled - n_read
+        return generated
 
-    def abstain(self, probed: Probed, passages: Sequence[Passage], verdict: Verdict) -> Answer:
+    def abstain(self, probed: Probed, passages: Sequence[Passage], reason: str) -> Answer:
         """Nothing is generated: nothing stored seems to hold the answer."""
         return Answer(
             answer=NOT_STORED,
-            mode=verdict.mode,
+            mode="extract",
             confident=False,
-            confidence=verdict.confidence,
+            confidence=0.0,
             evidence=evidence_of(passages),
             n_tokens=probed.n_tokens,
             reused_tokens=0,
-            prefilled_tokens=self.engine.runner.n_prefilled - self.prefilled_before,
+            prefilled_tokens=self._n_prefilled(),
             timings_ms=self.clock.timings(),
-            reason=verdict.reason,
+            reason=reason,
         )
 
-    def answer(
-        self,
-        generated: Generated,
-        prepared: Prepared,
-        probed: Probed,
-        passages: Sequence[Passage],
-        verdict: Verdict,
-    ) -> Answer:
-        """The answer with evidence, confidence and counts; a mode that fell back to another says why."""
-        return Answer(
-            answer=generated.text.strip(),
-            mode=prepared.mode,
-            confident=verdict.confident,
-            confidence=verdict.confidence,
-            evidence=evidence_of(passages),
-            n_tokens=probed.n_tokens,
-            reused_tokens=prepared.reused_tokens,
-            prefilled_tokens=self._n_prefilled,
-            timings_ms=self.clock.timings(),
-            reason=prepared.reason or verdict.reason,
-        )
+    def _n_prefilled(self) -> int:
+        """Tokens that were read for this question so far, those of answers not counted."""
+        return self.engine.runner.n_prefilled - self.prefilled_before - self._n_decoded
 
     def _stored(self) -> StoredKV:
         assert self._kv is not None, "probe comes first"
         return self._kv
+
+
+def _within(low: float, value: float, high: float) -> float:
+    return min(high, max(low, value))
+
+
+def _sentences(text: str) -> list[str]:
+    raw = text.encode()
+    return [raw[span.byte_lo : span.byte_hi].decode() for span in split_sentences(raw)]
 
 
 def extract(home: Home, question: str, session: str | None) -> Answer:
@@ -210,26 +288,21 @@ def extract(home: Home, question: str, session: str | None) -> Answer:
     clock = Clock()
     probed = probe(home.store(), home.index.current(), question, session, home.settings.n_candidates)
     clock.probe = clock.lap()
-    verdict = judge_words(probed.hits)
-    passages = passages_for(home.store(), probed.hits[: verdict.n_recalled], home.settings.recall_tokens)
+    passages = passages_for(home.store(), probed.hits[:1], home.settings.recall_tokens)
+    share = probed.hits[0].coverage if passages else 0.0
     clock.fetch = clock.lap() - clock.probe
     return Answer(
         answer=passages[0].best.sentence.text.strip() if passages else NOT_STORED,
         mode="extract",
-        confident=verdict.confident,
-        confidence=verdict.confidence,
+        confident=share >= CONFIDENT,
+        confidence=share,
         evidence=evidence_of(passages),
         n_tokens=probed.n_tokens,
         reused_tokens=0,
         prefilled_tokens=0,
         timings_ms=clock.timings(),
-        reason=verdict.reason,
+        reason=f"no model was asked: the best sentence holds {share:.0%} of the question's words",
     )
-
-
-def asked_for(verdict: Verdict, mode: Mode) -> Verdict:
-    """The verdict for a mode that the caller chose."""
-    return replace(verdict, mode=mode, reason="asked for")
 
 
 def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:

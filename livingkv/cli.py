@@ -23,6 +23,7 @@ from livingkv.cli_options import (
     Debug,
     DiskBudget,
     Dual,
+    Embedder,
     Encrypt,
     Json,
     KeyFolder,
@@ -100,6 +101,7 @@ def ingest(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Keep no KV in a new session: it is fast, and recall reads again.")
     ] = False,
+    embedder: Embedder = None,
     disk_budget: DiskBudget = None,
     encrypt: Encrypt = False,
     key_folder: KeyFolder = None,
@@ -124,7 +126,7 @@ def ingest(
     from livingkv.cli_ingest import ingest_sources
 
     def opened() -> Memory:
-        settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder)
+        settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder, embedder=embedder)
         return open_memory(store, model=chosen, settings=settings, create=True)
 
     chosen = chosen_model(model, weights, dual_chunk)

@@ -87,8 +87,7 @@ def check_choice(
 def what_goes(store: Store, session: str | None, source: str | None, sentence_ids: list[int]) -> str:
     """What is about to be forgotten, counted, in one line. Raises SessionNotFound or InputError."""
     if sentence_ids:
-        texts = [store.sentence(sentence_id).text for sentence_id in sorted(set(sentence_ids))]
-        return counted(len(texts), sum(len(text.encode("utf-8", "surrogateescape")) for text in texts))
+        return _what_sentences_go(store, sorted(set(sentence_ids)))
     rows = [store.session(session)] if session is not None else store.sessions()
     if source is None:
         named = f" in session {session}" if session is not None else f" in all {len(rows)} sessions"
@@ -96,6 +95,19 @@ def what_goes(store: Store, session: str | None, source: str | None, sentence_id
     parts = [part for part in store.sources(rows[0].session_id) if part.name == source]
     named = f" of source {source} in session {session}"
     return counted(sum(part.n_sentences for part in parts), sum(part.n_bytes for part in parts)) + named
+
+
+def _what_sentences_go(store: Store, sentence_ids: list[int]) -> str:
+    from livingkv.errors import RecordDamaged
+
+    n_bytes = n_damaged = 0
+    for sentence_id in sentence_ids:
+        try:
+            n_bytes += len(store.sentence(sentence_id).raw)
+        except RecordDamaged:
+            n_damaged += 1
+    damaged = f" ({n_damaged} damaged, with all that was stored in one piece with them)" if n_damaged else ""
+    return counted(len(sentence_ids), n_bytes) + damaged
 
 
 @forget_app.command()

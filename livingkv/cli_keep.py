@@ -68,6 +68,8 @@ def rename(
 ) -> None:
     """Give a session another name. Needs no model.
 
+    The old name leads nowhere, but is in the files until defrag or forget.
+
     \b
     Examples:
       livingkv rename notes.lkv default letters
@@ -192,6 +194,7 @@ def import_file(
 def defrag(store: StorePath, as_json: Json = False, debug: Debug = False) -> int:
     """Give the disk space of what was forgotten or replaced back. Needs no model.
 
+    Names that sessions bore before are taken out of the files as well.
     Readers go on meanwhile; broken off, nothing is lost.
     Exit codes: 0 done, 1 a damaged record kept a segment where it is.
 

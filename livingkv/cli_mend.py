@@ -1,4 +1,4 @@
-"""The verbs that read kept text again: repair and migrate.
+"""The verbs that read kept text again: repair, reembed and migrate.
 
 Knows what each of them prints; knows nothing of how KV is made anew.
 """
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from livingkv.cli_options import (
+    EMBEDDERS,
     Codec,
     Debug,
     Dual,
@@ -64,7 +65,39 @@ def repair(
     with opened as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
     print_repaired(rebuilt, repaired, as_json=as_json)
-    return ExitCode.FAILED if rebuilt is not None and rebuilt.problems else ExitCode.OK
+    is_left = any(one.problem for one in repaired) or (rebuilt is not None and bool(rebuilt.problems))
+    return ExitCode.FAILED if is_left else ExitCode.OK
+
+
+@mend_app.command()
+def reembed(
+    store: StorePath,
+    embedder: Annotated[str, typer.Option("--embedder", metavar="E", help=EMBEDDERS, show_default=False)],
+    model: Model = None,
+    weights: Weights = None,
+    key_folder: KeyFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make the vectors that find sentences by meaning anew, with another embedder.
+
+    They are made from the kept text and swapped in at once. Broken off, the
+    old ones stand. Texts and KV are not touched.
+
+    \b
+    Examples:
+      livingkv reembed notes.lkv --embedder states
+      livingkv reembed notes.lkv --embedder minilm
+      livingkv reembed notes.lkv --embedder intfloat/multilingual-e5-small
+    """
+    from livingkv.cli_progress import count_bar
+    from livingkv.cli_receipts import print_reembedded
+
+    chosen, settings = chosen_model(model, weights, None), chosen_settings(key_folder=key_folder)
+    opened = open_memory(store, model=chosen, settings=settings, create=False)
+    with opened as memory, count_bar("embedding sentences") as show:
+        done = memory.reembed(embedder, progress=show)
+    print_reembedded(done, as_json=as_json)
 
 
 @mend_app.command()
@@ -97,10 +130,12 @@ def migrate(
     chosen = chosen_model(model, weights, dual_chunk)
     if chosen is None and codec is None:
         raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
+    from livingkv.migrating import finish_swap
     from livingkv.migrating import migrate as migrate_store
     from livingkv.settings import Settings
     from livingkv.store import Store
 
+    finish_swap(Path(store))
     with Store.open(store, mode="read") as opened:
         settings = Settings.from_dict({"codec": codec or opened.fingerprint.codec, "key_folder": key_folder})
     with count_bar("sessions read") as show:

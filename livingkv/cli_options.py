@@ -65,6 +65,10 @@ DiskBudget = Annotated[
         show_default=False,
     ),
 ]
+EMBEDDERS = "What finds by meaning: tokens, states, minilm, or a sentence-transformers name or folder."
+Embedder = Annotated[
+    str | None, typer.Option("--embedder", metavar="E", help=f"In a new store. {EMBEDDERS}", show_default=False)
+]
 RamBudget = Annotated[
     int | None,
     typer.Option(
@@ -158,6 +162,7 @@ def chosen_settings(
     disk_budget: DiskLimit | None = None,
     ram_budget: int | None = None,
     key_folder: str | None = None,
+    embedder: str | None = None,
 ) -> Settings | None:
     """The settings that the options ask for; None for no wish."""
     from livingkv.settings import Settings
@@ -168,6 +173,7 @@ def chosen_settings(
         "disk_budget_bytes": limit,
         "ram_budget_bytes": ram_budget,
         "key_folder": key_folder,
+        "embedder": embedder,
     }
     wishes = {name: value for name, value in wishes.items() if value is not None}
     return Settings.from_dict(wishes) if wishes else None

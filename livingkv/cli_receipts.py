@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from livingkv.cli_render import ingested_totals, print_facts, print_ingested, print_json, print_problems, size
-from livingkv.results import ArchiveErased, Erased, Forgotten, Ingested, Migrated, Repaired, SessionInfo, to_json
+from livingkv.results import (
+    ArchiveErased,
+    Erased,
+    Forgotten,
+    Ingested,
+    Migrated,
+    Reembedded,
+    Repaired,
+    SessionInfo,
+    to_json,
+)
 from livingkv.store import DefragReport, RebuildReport
 
 
@@ -28,10 +38,13 @@ def print_forgotten(receipt: Forgotten, *, as_json: bool, verb: str = "forgotten
         print_json(to_json(receipt))
         return
     text = f"{receipt.n_sentences:,} sentences, {receipt.n_tokens:,} tokens, {size(receipt.n_bytes)} of text"
-    facts: dict[str, object] = {verb: text, "pages": f"the KV of {receipt.n_pages:,} is gone with them"}
+    facts: dict[str, object] = {verb: text, "pages": f"{receipt.n_pages:,}, whose KV is overwritten"}
     facts |= {"overwritten": size(receipt.bytes_erased), "freed": size(receipt.bytes_freed)}
     if receipt.n_keys:
         facts["keys"] = f"{receipt.n_keys:,} destroyed: copies of what they sealed cannot be opened either"
+    if receipt.keys_left:
+        named = ", ".join(receipt.keys_left)
+        facts["not here"] = f"the key {named}, which opens older copies still: remove it from its folder"
     if receipt.bytes_awaiting:
         facts["awaiting"] = f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives the space back"
     print_facts(facts)
@@ -89,9 +102,11 @@ def print_repaired(rebuilt: RebuildReport | None, repaired: Sequence[Repaired], 
         facts["catalog"] = f"rebuilt: {rebuilt.n_sessions:,} sessions, {rebuilt.n_tokens:,} tokens"
     for one in repaired:
         parts = [f"pages {spans(one.pages)}"] if one.pages else []
-        facts[f"session {one.session}"] = " and ".join([*parts, *(["tail"] if one.tail else [])]) + " rebuilt"
+        parts += ["tail"] if one.tail else []
+        facts[f"session {one.session}"] = " and ".join(parts or ["nothing"]) + " rebuilt"
     print_facts(facts or {"result": "nothing had to be rebuilt"})
     print_problems(() if rebuilt is None else rebuilt.problems)
+    print_problems([f"session {one.session}: {one.problem}" for one in repaired if one.problem])
 
 
 def spans(numbers: Sequence[int]) -> str:
@@ -113,6 +128,15 @@ def print_defragmented(report: DefragReport, *, as_json: bool) -> None:
     moved = f"{report.n_records:,} records out of {report.n_segments:,} segments"
     print_facts({"moved": moved, "before": size(report.bytes_before), "after": size(report.bytes_after)})
     print_problems(report.problems)
+
+
+def print_reembedded(done: Reembedded, *, as_json: bool) -> None:
+    """The embedder that the index has now."""
+    if as_json:
+        print_json(to_json(done))
+        return
+    made = f"{done.n_sentences:,} of {done.dimension} numbers, in {done.seconds:.1f} s"
+    print_facts({"embedder": done.embedder, "vectors": made})
 
 
 def print_migrated(done: Migrated, *, as_json: bool) -> None:

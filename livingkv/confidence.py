@@ -1,7 +1,8 @@
-"""How sure recall is that the store holds an answer, and which mode that calls for.
+"""How sure recall is of an answer, and which hits belong together.
 
-Knows the gains and word coverage of judged hits; knows no KV and no text. The thresholds were read off real questions
-(experiments/LOG.md) and are the same for all models until calibration from the store itself replaces them.
+Knows numbers: gains and word coverage of judged hits, names held, how an answer follows from its passages; knows no KV
+and no text. The weights are a logistic regression on made-up facts and needles, fitted and tested by
+experiments/010_confidence, and are the same for all models.
 """
 
 from __future__ import annotations
@@ -11,58 +12,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from livingkv.passages import Judged
-from livingkv.results import Mode
 
-HALF = 2.2
-"""Gain in nats per question token, plus the coverage of its words, at which the confidence is one half."""
-
-SLOPE = 2.5
 TIE = 0.5
 """Hits whose rank scores differ by less are near ties: the model must see all of them."""
 
 CONFIDENT = 0.5
 
+MOST_LIFT = 2.0
+
+_BIAS = -6.77
+_WEIGHTS = {"rest_gain": 0.99, "names": 2.94, "found": 2.87, "bound": 3.78, "lift": -1.78}
+
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """confidence in 0..1; n_recalled: how many of the first hits belong to the answer; mode: what auto chooses;
-    reason: why."""
+class Signs:
+    """What speaks for an answer.
 
-    confidence: float
-    n_recalled: int
-    mode: Mode
-    reason: str
+    rest_gain: nats per question token outside of names that the best recalled hit's stored KV adds to the likelihood of
+    the question, -1..6: is it about what is asked, not only about whom?
+    names: the share of the question's names that the recalled passages hold.
+    found: the share of what the answer adds to the question that stands in the passages.
+    bound: the same in one sentence, together with a name of the question.
+    lift: nats per token that the passages add to the likelihood of the answer, -1..MOST_LIFT. An answer that owes them
+    very much is often their words and not an answer.
+    """
+
+    rest_gain: float
+    names: float
+    found: float
+    bound: float
+    lift: float
 
     @property
-    def confident(self) -> bool:
-        """True when the store seems to hold the answer."""
-        return self.confidence >= CONFIDENT
+    def confidence(self) -> float:
+        """The probability that the answer is right and stored, 0..1."""
+        score = _BIAS + sum(weight * getattr(self, name) for name, weight in _WEIGHTS.items())
+        return 1.0 / (1.0 + math.exp(-score))
 
 
-def judge(hits: Sequence[Judged], *, at_most: int = 4) -> Verdict:
-    """The verdict on judged hits, best first. Hits without a gain are not counted."""
+def n_tied(hits: Sequence[Judged]) -> int:
+    """How many judged hits are nearly as good as the first; 0 when none was judged. Best first; without a gain they
+    are not counted."""
     judged = [hit for hit in hits if hit.gain is not None]
-    if not judged:
-        return Verdict(0.0, 0, "extract", "nothing stored shares a word or a meaning with the question")
-    best = judged[0]
-    assert best.gain is not None
-    evidence = best.gain + best.coverage
-    confidence = 1.0 / (1.0 + math.exp(-SLOPE * (evidence - HALF)))
-    ties = sum(1 for hit in judged if best.rank_score - hit.rank_score < TIE)
-    n = min(ties, at_most)
-    if confidence < CONFIDENT:
-        said = f"the best stored sentence makes the question {best.gain:.2f} nats per token likelier"
-        return Verdict(confidence, n, "extract", f"{said} and holds {best.coverage:.0%} of its words: too little")
-    if ties == 1:
-        return Verdict(confidence, 1, "kv", "one sentence stands out: its stored KV is attended, nothing is read again")
-    return Verdict(confidence, n, "ground", f"{ties} sentences are nearly tied: {n} of their passages are read again")
-
-
-def judge_words(hits: Sequence[Judged]) -> Verdict:
-    """The verdict without a model: the share of the question's words that the first hit holds, rare ones counting
-    more."""
-    if not hits:
-        return judge([])
-    share = hits[0].coverage
-    reason = f"no model was asked: the best sentence holds {share:.0%} of the question's words"
-    return Verdict(share, 1, "extract", reason)
+    return sum(1 for hit in judged if judged[0].rank_score - hit.rank_score < TIE)

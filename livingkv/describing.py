@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from livingkv.errors import KeyMissing
+from livingkv.errors import KeyMissing, RecordDamaged, SentenceForgotten
 from livingkv.results import Hot, SessionInfo, Stats, TierStats, Timings, Turn
 from livingkv.store import SessionRow, Store
 from livingkv.tiers import TierCounts
@@ -68,7 +68,7 @@ def hottest_sentences(store: Store, limit: int) -> list[Hot]:
     for each in store.hottest(limit):
         try:
             sentence = store.sentence(each.sentence_id)
-        except KeyMissing:
+        except (KeyMissing, SentenceForgotten, RecordDamaged):  # forgotten since, or damaged, which `check` names
             continue
         text, source, session = sentence.text.strip(), sentence.source, sentence.session
         found.append(Hot(text, source, session, each.weight, each.hits, each.sentence_id))

@@ -14,10 +14,12 @@ from livingkv.codec import PageCodec, PageShape, make_codec
 from livingkv.framing import Words
 from livingkv.hot_window import HotWindow
 from livingkv.index import TokenEmbedder
+from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
 from livingkv.positions import shift
 from livingkv.runner import Runner
 from livingkv.settings import PAGE_TOKENS, CodecName, Settings
+from livingkv.state_embedder import StateEmbedder
 from livingkv.store import Fingerprint
 from livingkv.workspace import Workspace
 
@@ -79,6 +81,7 @@ class Engine:
             n_sinks=n_sinks,
             window_tokens=settings.window_tokens,
             block_tokens=settings.block_tokens,
+            grid_tokens=settings.grid_tokens,
             device=self.model.device,
             dual_chunk=self.model.dual_chunk,
         )
@@ -89,6 +92,11 @@ class Engine:
         matrix = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
         name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
         return TokenEmbedder(matrix.numpy(), self.words.encode, name=name)
+
+    def state_embedder(self) -> StateEmbedder:
+        """The one made of the model's own states: better at meaning, and each text goes through the model once."""
+        name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
+        return StateEmbedder(self.runner, self.words.encode, name=name, cache=cache_folder())
 
     def workspace(self, capacity: int, *, dual_chunk: bool = False) -> Workspace:
         """An empty workspace; with `dual_chunk` its positions follow the model's dual-chunk rules where it has them."""

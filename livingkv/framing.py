@@ -27,7 +27,9 @@ from livingkv.text import SentenceSpan
 _MARKS = ("MARKONE", "MARKTWO", "MARKTHREE")
 
 
-class _Encoding(NamedTuple):
+class Encoding(NamedTuple):
+    """Token ids, and for each the characters [lo, hi) that it stands for."""
+
     ids: list[int]
     offsets: list[tuple[int, int]]
 
@@ -69,12 +71,12 @@ class Words:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of anybody's text; special tokens in it are split into ordinary ones."""
-        return list(self._encoding(text).ids)
+        return list(self.encode_with_offsets(text).ids)
 
     def encode_sentences(self, text: bytes, spans: Sequence[SentenceSpan]) -> EncodedText:
         """Token ids of UTF-8 `text` as a whole, and the tokens of its sentences; a token belongs where it begins."""
         words = text.decode("utf-8")
-        encoding = self._encoding(words)
+        encoding = self.encode_with_offsets(words)
         byte_of_char = np.fromiter(accumulate((len(char.encode()) for char in words), initial=0), np.int64)
         starts = byte_of_char[[lo for lo, _ in encoding.offsets]] if encoding.ids else np.zeros(0, np.int64)
         borders = np.searchsorted(starts, [span.byte_lo for span in spans] + [len(text)]).tolist()
@@ -84,8 +86,8 @@ class Words:
         """A fresh decoder of generated tokens."""
         return TextStream(self._backend)
 
-    def _encoding(self, text: str) -> _Encoding:
-        """Ids and character offsets. Tokens that were added to the vocabulary, such as <tool_call>, are cut in two
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """As `encode`, with character offsets. Tokens added to the vocabulary, such as <tool_call>, are cut in two
         before the tokenizer sees them, the special ones among them as well."""
         cuts = [0, *sorted({match.start() + 1 for match in self._added.finditer(text)}), len(text)]
         ids: list[int] = []
@@ -98,7 +100,7 @@ class Words:
                 offsets.extend((lo + start, hi + start) for lo, hi in part.offsets)
         finally:
             self._backend.encode_special_tokens = False
-        return _Encoding(ids, offsets)
+        return Encoding(ids, offsets)
 
 
 class TextStream:

@@ -31,8 +31,10 @@ def collect(
     stop: Sequence[str] = (),
     on_text: Callable[[str], None] | None = None,
 ) -> Generated:
-    """Run `tokens` to its end or to a stop string. `on_text` gets text as it becomes certain, never part of a stop
-    string."""
+    """Run `tokens` to its end or to the stop string that is whole first, even where a longer one began before it.
+
+    `on_text` gets text as it becomes certain, never part of the stop string that ends it.
+    """
     ids: list[int] = []
     pieces: list[str] = []
     text, told = "", 0

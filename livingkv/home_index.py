@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from livingkv.embedder_choice import DEFAULT_EMBEDDER, make_embedder, name_of
 from livingkv.errors import (
     EmbedderMismatch,
     IndexDamaged,
@@ -20,7 +22,7 @@ from livingkv.errors import (
     StoreFull,
     StoreLocked,
 )
-from livingkv.index import Entry, Index
+from livingkv.index import Embedder, Entry, Index
 from livingkv.store_and_model import StoreAndModel
 
 _BATCH = 1000
@@ -32,6 +34,8 @@ class HomeIndex:
     def __init__(self, base: StoreAndModel) -> None:
         self._base = base
         self._index: Index | None = None
+        self._name: str | None = None  # of the embedder that the index's vectors are made with
+        self._made: tuple[str, Embedder] | None = None
         self._in_memory: dict[int, int] = {}  # encrypted session: the last sentence that the index was given
         self._closing = contextlib.ExitStack()
 
@@ -57,10 +61,12 @@ class HomeIndex:
 
     def _opened_index(self) -> Index:
         self._in_memory.clear()
-        folder, engine = self._folder, self._base.loaded_engine
-        embedder = engine.embedder() if engine is not None else None
+        folder = self._folder
         try:
-            index = Index.open(folder, embedder, mode="read" if self._base.read_only else "write")
+            index = Index.open(folder, None, mode="read" if self._base.read_only else "write")
+            self._name = self._chosen_name(index.embedder_id)
+            if self._base.loaded_engine is not None:
+                index.use_embedder(self._embedder())
             index.load()
             if self._knows_too_much(index):
                 index.abandon()
@@ -68,12 +74,51 @@ class HomeIndex:
             return index
         except (IndexDamaged, EmbedderMismatch):
             if not self._base.read_only:
-                return Index.recreate(folder, self._base.engine().embedder())
+                return Index.recreate(folder, self._embedder())
         except IndexFault:  # a file system that cannot even be locked
             if not self._base.read_only:
                 raise
         own = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="livingkv-index-"))
-        return Index.recreate(Path(own), embedder)
+        return Index.recreate(Path(own), self._embedder() if self._base.loaded_engine is not None else None)
+
+    def _chosen_name(self, embedder_id: str | None) -> str | None:
+        """Of the embedder that made an index's vectors. Raises InputError when the settings ask for another."""
+        name, asked = name_of(embedder_id) if embedder_id is not None else None, self._base.settings.embedder
+        if name is not None and asked is not None and asked != name:
+            allowed = f"the index of {self._base.path} is made with {name!r}; livingkv reembed changes that"
+            raise InputError("settings.embedder", repr(asked), allowed)
+        return name
+
+    def _embedder(self) -> Embedder:
+        """The index's own; for one that is new or lost, that of the settings. Made once, and again for another name.
+
+        Raises ModelNotFound or ModelDamaged.
+        """
+        name = self._name or self._base.settings.embedder or DEFAULT_EMBEDDER
+        if self._made is None or self._made[0] != name:
+            self._made = name, make_embedder(self._base.engine(), name)
+        return self._made[1]
+
+    def reembed(self, name: str, progress: Callable[[int, int], None] | None = None) -> Embedder:
+        """Vectors of another embedder for every sentence, swapped in at once; the old ones stand until then.
+
+        Raises ModelNotFound or ModelDamaged before anything is changed, StoreFull, StoreLocked or IndexFault.
+        """
+        embedder = make_embedder(self._base.engine(), name)
+        index = self.current()
+        index.reembed(embedder, self._all_entries(index.n_sentences, progress))
+        self._name, self._made = name, (name, embedder)
+        self._in_memory.clear()
+        self._feed_encrypted(index)
+        return embedder
+
+    def _all_entries(self, n: int, progress: Callable[[int, int], None] | None) -> Iterator[list[Entry]]:
+        store, done, last = self._base.store(), 0, None
+        while batch := store.sentences_after(last, _BATCH):
+            yield [Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted]
+            done, last = done + len(batch), batch[-1].sentence_id
+            if progress is not None:
+                progress(done, max(n, done))
 
     def _knows_too_much(self, index: Index) -> bool:
         """True for an index of another moment than the store, as in a copy made while a writer was at work."""
@@ -102,7 +147,7 @@ class HomeIndex:
             self._index = self._opened_index()
         while batch := store.sentences_after(self._index.high_water, _BATCH):
             if not self._base.read_only and not self._index.has_embedder:
-                self._index.use_embedder(self._base.engine().embedder())
+                self._index.use_embedder(self._embedder())
             self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
             self._index.commit(batch[-1].sentence_id)
         self._feed_encrypted(self._index)
@@ -129,11 +174,19 @@ class HomeIndex:
 
     def remake(self) -> None:
         """A new index of what the store holds now; of the old one nothing is left on disk."""
+        self.embedder_name()
         self._let_go()
         self._in_memory.clear()
-        self._index = Index.recreate(self._folder, self._base.engine().embedder())
+        self._index = Index.recreate(self._folder, self._embedder())
         self.feed()
         self._index.flush()
+
+    def embedder_name(self) -> str | None:
+        """Of the embedder that the index's vectors are made with; None where that cannot be told."""
+        if self._index is None:
+            with contextlib.suppress(IndexFault), Index.open(self._folder, None, "read") as index:
+                self._name = self._chosen_name(index.embedder_id)
+        return self._name
 
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the index on disk, in words. Never raises for damage."""

@@ -22,16 +22,20 @@ from livingkv.settings import PAGE_TOKENS
 from livingkv.workspace import Workspace
 
 
-def window_start(n_tokens: int, window_tokens: int) -> int:
-    """First token of the hot window of a session of `n_tokens`: a page border, a function of the length alone."""
-    return max(0, (n_tokens - window_tokens) // PAGE_TOKENS * PAGE_TOKENS)
+def window_start(n_tokens: int, window_tokens: int, grid_tokens: int = 1) -> int:
+    """First token of the hot window of a session of `n_tokens`: a page border, a function of the length alone.
+
+    It looks `window_tokens` back from the last multiple of `grid_tokens`.
+    """
+    return max(0, (n_tokens // grid_tokens * grid_tokens - window_tokens) // PAGE_TOKENS * PAGE_TOKENS)
 
 
 class HotWindow:
     """One session's newest tokens as an AttentionState for appending. Not thread-safe.
 
-    n_sinks: how many first tokens are always attended, 1..64. `sealed` collects the pages that became full since
-    `take_sealed`; until they are durable they are the only copy.
+    n_sinks: how many first tokens are always attended, 1..64. grid_tokens: a pass ends at the next multiple of it and
+    looks back from the last one, so that what a token attends depends on its position alone; 1 for no such grid.
+    `sealed` collects the pages that became full since `take_sealed`; until they are durable they are the only copy.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class HotWindow:
         block_tokens: int,
         device: torch.device,
         dual_chunk: DualChunk | None = None,
+        grid_tokens: int = 1,
     ) -> None:
         self._lossless = Lossless(shape)
         self._codec = codec
@@ -53,8 +58,9 @@ class HotWindow:
         self._n_sinks = n_sinks
         self._window = window_tokens
         self._block = block_tokens
+        self._grid = grid_tokens
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
-        capacity = 2 * PAGE_TOKENS + window_tokens + 2 * block_tokens
+        capacity = 2 * PAGE_TOKENS + window_tokens + 2 * max(block_tokens, grid_tokens)
         self.workspace = Workspace(shape, rope, capacity, device, dual_chunk)
         self._sinks: KV | None = None
         self._window_start = 0
@@ -65,12 +71,19 @@ class HotWindow:
     @property
     def room(self) -> int:
         """See AttentionState: at most a block."""
-        return self.workspace.before_border(self._block)
+        if self._grid == 1:
+            return self.workspace.before_border(self._block)
+        return self.workspace.before_border(min(self._block, self._grid - self.n_tokens % self._grid))
+
+    @property
+    def looks_back(self) -> tuple[int, int]:
+        """window_tokens and grid_tokens."""
+        return self._window, self._grid
 
     @property
     def n_attended(self) -> int:
         """Stored tokens that the next token sees: all of a short session, else the window and the sinks."""
-        start = window_start(self.n_tokens, self._window)
+        start = window_start(self.n_tokens, self._window, self._grid)
         return self.n_tokens - start + (self._n_sinks if start else 0)
 
     def restore(self, pages: Sequence[bytes], first_page: int, first_page_bytes: bytes | None, tail: bytes) -> None:
@@ -100,7 +113,7 @@ class HotWindow:
 
     def begin(self, n_tokens: int) -> None:
         """See AttentionState."""
-        start = window_start(self.n_tokens, self._window)
+        start = window_start(self.n_tokens, self._window, self._grid)
         if start != self._window_start:
             self._place(start)
         if self.workspace.capacity - self.workspace.end < n_tokens:
@@ -132,7 +145,7 @@ class HotWindow:
     def branch(self, extra_tokens: int) -> Workspace:
         """A workspace of its own with the attended slots copied and room for `extra_tokens`: what is read there
         does not enter the session."""
-        start = window_start(self.n_tokens, self._window)
+        start = window_start(self.n_tokens, self._window, self._grid)
         if start != self._window_start:
             self._place(start)
         space = self.workspace

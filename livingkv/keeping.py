@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import perf_counter
 
 from livingkv.describing import hottest_sentences, session_info
 from livingkv.errors import InputError
 from livingkv.home import Home
 from livingkv.repairing import repair_session
 from livingkv.restoring import archived_in, described, erase_archived, restore_sentences
-from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Repaired, SessionInfo
+from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Reembedded, Repaired, SessionInfo
 from livingkv.store import DefragReport, ForgetReceipt, check_session_name
 
 
@@ -30,8 +31,9 @@ class Keeping:
         is read.
 
         A text-only session is given KV when it is named. Encrypted sessions whose key is not there are left alone. One
-        entry for each session that needed it. The index is checked as well, and made anew where it is damaged.
-        `progress` gets pages done and in all, session by session.
+        entry for each session that needed it; what cannot be rebuilt, as its token ids are damaged too, stands in its
+        `problem` and stops no other. The index is checked as well, and made anew where it is damaged. `progress` gets
+        pages done and in all, session by session.
         """
         store, engine = self._home.writable_store(), self._home.engine()
         rows = [store.session(session)] if session is not None else store.sessions()
@@ -40,7 +42,7 @@ class Keeping:
         wanted = [row for row in rows if session is not None or (not row.text_only and store.has_key(row.session_id))]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
         self._home.index.mend()
-        return [one for one in done if one.pages or one.tail]
+        return [one for one in done if one.pages or one.tail or one.problem]
 
     def fork(self, session: str, name: str) -> SessionInfo:
         """A new session that begins as this one; pages are shared, neither affects the other. Raises SessionExists."""
@@ -102,7 +104,7 @@ class Keeping:
                 receipt = store.forget_source(row.session_id, source, deep=deep)
         self._home.let_go()
         self._home.index.remake()
-        return _forgotten(receipt)
+        return _forgotten(receipt, deep=deep)
 
     def prune(self, *, session: str | None = None, keep: int | None = None, below: float | None = None) -> Forgotten:
         """Forget the coldest sentences of one session, or of all that are not pinned; their text goes to the store's
@@ -117,7 +119,19 @@ class Keeping:
         receipt = store.prune(session_id, keep=keep, below=below)
         self._home.let_go()
         self._home.index.remake()
-        return _forgotten(receipt)
+        return _forgotten(receipt, deep=False)
+
+    def reembed(self, embedder: str, *, progress: Callable[[int, int], None] | None = None) -> Reembedded:
+        """Make the vectors of all sentences anew with another embedder, from the kept text, and swap them in.
+
+        embedder: as `Settings.embedder`. Durable on return; broken off, the old vectors stand. Readers go on meanwhile.
+        `progress` gets sentences done and in all. Raises ModelNotFound or ModelDamaged before anything is changed.
+        """
+        started = perf_counter()
+        store = self._home.writable_store()
+        made = self._home.index.reembed(embedder, progress)
+        n = sum(row.n_sentences for row in store.sessions())
+        return Reembedded(embedder, made.id, made.dimension, n, perf_counter() - started)
 
     def archived(self, *, session: str | None = None) -> list[Archived]:
         """What was pruned of one session or of all and not erased since, oldest first. Needs no model.
@@ -176,14 +190,15 @@ class Keeping:
         return hottest_sentences(self._home.store(), limit)
 
 
-def _forgotten(receipt: ForgetReceipt) -> Forgotten:
+def _forgotten(receipt: ForgetReceipt, *, deep: bool) -> Forgotten:
     return Forgotten(
         n_sentences=len(receipt.sentence_ids),
         n_tokens=receipt.n_tokens,
-        n_pages=receipt.n_pages + receipt.n_later_pages,
+        n_pages=receipt.n_pages + (receipt.n_later_pages if deep else 0),
         n_bytes=receipt.n_bytes,
         bytes_erased=receipt.bytes_erased,
         bytes_freed=receipt.bytes_freed,
         bytes_awaiting=receipt.bytes_awaiting,
         n_keys=receipt.n_keys,
+        keys_left=receipt.keys_left,
     )

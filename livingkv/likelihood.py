@@ -86,8 +86,9 @@ class CandidateBatch:
 
 def question_gains(
     runner: Runner, sinks: Candidate, candidates: Sequence[Candidate], lead: Sequence[int], question: Sequence[int]
-) -> list[float]:
-    """For each candidate the gain in log-likelihood of `question`, in nats per token, over the sinks alone.
+) -> Tensor:
+    """For each candidate and token of `question` the gain in log-likelihood, in nats, over the sinks alone: fp32
+    [candidates, tokens], on the CPU.
 
     `lead` are tokens read before the question and not scored. Runs one pass of (lead + question) x (candidates +
     1) tokens.
@@ -96,15 +97,15 @@ def question_gains(
     ids = torch.tensor([*lead, *question], device=runner.model.device)
     hidden = runner.hidden(ids.expand(len(candidates) + 1, -1), state)[:, len(lead) - 1 : -1]
     target = ids[len(lead) :]
-    totals = [float(_log_likelihood(runner, row, target)) for row in hidden]
-    return [(total - totals[0]) / len(question) for total in totals[1:]]
+    known = torch.stack([_log_likelihoods(runner, row, target) for row in hidden]).cpu()
+    return known[1:] - known[0]
 
 
-def _log_likelihood(runner: Runner, hidden: Tensor, target: Tensor) -> Tensor:
-    """Sum of log p(target) for one row [tokens, hidden], a slice at a time: memory grows with neither rows nor
+def _log_likelihoods(runner: Runner, hidden: Tensor, target: Tensor) -> Tensor:
+    """log p of each target for one row [tokens, hidden], a slice at a time: memory grows with neither rows nor
     tokens."""
-    total = hidden.new_zeros((), dtype=torch.float32)
+    known = []
     for part, words in zip(torch.split(hidden, _SLICE), torch.split(target, _SLICE), strict=True):
         logits = runner.head(part)
-        total += (logits.gather(1, words[:, None])[:, 0] - logits.logsumexp(-1)).sum()
-    return total
+        known.append(logits.gather(1, words[:, None])[:, 0] - logits.logsumexp(-1))
+    return torch.cat(known)

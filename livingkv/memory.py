@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from livingkv.asking import Asking, asked_for, check_ask, extract
+from livingkv.asking import Asking, check_ask, extract
 from livingkv.describing import session_info, store_stats, turn_of
 from livingkv.generation import collect
 from livingkv.home import Home
@@ -61,8 +61,7 @@ class Memory(Keeping):
 
         model: a spec as for `load_model`, a `ModelChoice`, or a loaded model; None takes what the store was written
         with, else the default. settings: None takes the defaults with the store's codec. read_only: any number may be
-        open beside
-        one writer. Raises StoreNotFound, StoreLocked, FormatUnsupported, StoreUnwritable or InputError;
+        open beside one writer. Raises StoreNotFound, StoreLocked, FormatUnsupported, StoreUnwritable or InputError;
         FingerprintMismatch when a loaded model does not fit, else at the first use of the model.
         """
         return cls(Home(Path(path), model, settings, read_only=read_only, create=create))
@@ -114,7 +113,7 @@ class Memory(Keeping):
             part.n_sentences for part in parts if part.name == name and part.digest != digest and not part.complete
         )
         done = known.n_bytes if known is not None else 0
-        with self._reader(row, kv=not row.text_only) as reader:
+        with self._reader(row, document=True) as reader:
             for piece in split_pieces(text, self._home.settings.commit_tokens, done):
                 end = piece.byte_hi == len(text)
                 origin = Origin(name, "document", digest, end_of_source=end)
@@ -141,6 +140,8 @@ class Memory(Keeping):
     ) -> Answer:
         """Answer from what is stored, in one session or in all; changes nothing. Ends before a `stop` string.
 
+        Mode auto gives `on_text` the whole answer at once, because it is checked first; other modes stream it.
+
         Raises QuestionError (empty, or longer than the hot window), SessionNotFound, ModelError or StoreError.
         """
         check_ask(question, mode, max_tokens)
@@ -148,19 +149,19 @@ class Memory(Keeping):
             return extract(self._home, question, session)
         asking = Asking(self._home, question)
         probed = asking.probe(session)
-        judged, verdict = asking.judge(probed)
+        judged = asking.judge(probed)
         if mode == "auto":
-            verdict = asking.affordable(verdict, probed, judged)
-        chosen = verdict.mode if mode == "auto" else mode
-        passages = asking.passages(chosen, probed, judged[: verdict.n_recalled])
-        if (mode == "auto" and not verdict.confident) or (chosen in ("kv", "ground") and not passages):
-            return _told(asking.abstain(probed, passages, verdict), on_text)
-        if mode != "auto":
-            verdict = asked_for(verdict, mode)
-        prepared = asking.prepare(verdict.mode, probed, passages, max_tokens)
-        generated = asking.complete(prepared, max_tokens, sampling or Sampling(), stop, on_text)
-        self._home.note_recall(passage.best.sentence.sentence_id for passage in passages)
-        return asking.answer(generated, prepared, probed, passages, verdict)
+            answer = _told(asking.auto(probed, judged, max_tokens, sampling or Sampling(), stop), on_text)
+        else:
+            passages = asking.passages(asking.chosen(judged))
+            if mode in ("kv", "ground") and not passages:
+                return _told(
+                    asking.abstain(probed, passages, "nothing stored shares a word or a meaning with it"), on_text
+                )
+            answer = asking.read(mode, probed, passages, max_tokens, sampling or Sampling(), stop, on_text, "asked for")
+        if answer.confident:
+            self._home.note_recall(asking.recalled)
+        return answer
 
     def chat(
         self,
@@ -203,12 +204,12 @@ class Memory(Keeping):
         return turn_of(row, generated.text.strip(), reused, prefilled, asking.clock.timings())
 
     @contextmanager
-    def _reader(self, row: SessionRow, *, kv: bool = True) -> Iterator[SessionReader]:
+    def _reader(self, row: SessionRow, *, document: bool = False) -> Iterator[SessionReader]:
         """The reading end of a session; after an error in the block its hot window is dropped."""
-        if not kv:
+        if document and row.text_only:
             yield SessionReader.of(self._home.engine(), None, row)
             return
-        with self._home.hot_window(row) as hot:
+        with self._home.hot_window(row, document=document) as hot:
             yield SessionReader.of(self._home.engine(), hot, row)
 
     def session(self, name: str) -> SessionInfo:

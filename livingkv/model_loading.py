@@ -123,7 +123,7 @@ def _bitsandbytes_config(quantization: str, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig
 
     if not _has_bitsandbytes():
-        allowed = "bf16 or fp32 is allowed until bitsandbytes is installed (pip install 'livingkv[gpu]')"
+        allowed = "bf16 or fp32 is allowed until bitsandbytes is installed (pip install bitsandbytes)"
         raise InputError("weights", quantization, allowed)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns in every forward pass of the network
     if quantization == "8bit":

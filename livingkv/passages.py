@@ -25,7 +25,7 @@ class Judged:
     """One sentence hit with what the index and the model say about it.
 
     score: the index's fused score. gain: nats per question token that the sentence's stored KV adds to the
-    likelihood of the question; None when no model was asked.
+    likelihood of the question; None when no model was asked. rest_gain: the same over the tokens that are in no name.
     coverage: the share of the question's terms that the sentence holds, rare terms counting by their idf.
     """
 
@@ -35,6 +35,7 @@ class Judged:
     semantic: float | None
     coverage: float
     gain: float | None = None
+    rest_gain: float = 0.0
 
     @property
     def rank_score(self) -> float:
@@ -59,6 +60,12 @@ class Passage:
     def n_tokens(self) -> int:
         """Length in tokens."""
         return self.token_hi - self.token_lo
+
+
+def sentence_passage(hit: Judged) -> Passage:
+    """The hit's sentence alone."""
+    one = hit.sentence
+    return Passage(one.session_id, one.session, one.source, one.token_lo, one.token_hi, one.text.strip(), hit)
 
 
 def grow_passages(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
 
 from livingkv.codec import KV
 from livingkv.engine import Engine
@@ -15,6 +18,7 @@ from livingkv.errors import InputError, KeyMissing, RecordDamaged
 from livingkv.index import Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
+from livingkv.question import names_in
 from livingkv.reading_cost import Span, slow_pages
 from livingkv.settings import Placement
 from livingkv.store import Sentence, SessionRow, Store
@@ -26,9 +30,6 @@ QUESTION_LEAD = "\n\n"
 
 JUDGED_TOKENS = 256
 """Of a longer question its end is judged: that is where people ask."""
-
-GROWN_NATS = 0.25
-"""How much likelier, per token, a question must become for neighbours to be recalled with a sure sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_si
     if not candidates:
         return lost
     gains = _gains(engine, kv, probed.session(judged[0].sentence.session_id), candidates, question, n_sinks)
-    ranked = [replace(hit, gain=gain) for gain, hit in zip(gains, judged, strict=True)]
+    ranked = [replace(hit, gain=gain.all, rest_gain=gain.rest) for gain, hit in zip(gains, judged, strict=True)]
     return [*sorted(ranked, key=lambda hit: -hit.rank_score), *lost]
 
 
@@ -111,38 +112,29 @@ def _candidate(kv: StoredKV, span: Span, n_sinks: int, *, again: bool) -> Candid
     return Candidate(kv.read_again(*span, n_sinks), n_sinks)
 
 
+class _Gain(NamedTuple):
+    """Nats per token: over the whole question, and over what of it is in no name."""
+
+    all: float
+    rest: float
+
+
 def _gains(
     engine: Engine, kv: StoredKV, session: SessionRow, candidates: Sequence[Candidate], question: str, n_sinks: int
-) -> list[float]:
+) -> list[_Gain]:
     sinks = Candidate(kv.sinks(session, n_sinks), 0)
-    lead, words = engine.words.encode(QUESTION_LEAD), engine.words.encode(question)[-JUDGED_TOKENS:]
-    return question_gains(engine.runner, sinks, candidates, lead, words)
+    lead, encoded = engine.words.encode(QUESTION_LEAD), engine.words.encode_with_offsets(question)
+    words, offsets = encoded.ids[-JUDGED_TOKENS:], encoded.offsets[-JUDGED_TOKENS:]
+    names = names_in(question)
+    rest = torch.tensor([not any(lo < name.hi and name.lo < hi for name in names) for lo, hi in offsets])
+    gains = question_gains(engine.runner, sinks, candidates, lead, words)
+    n_rest = max(1, int(rest.sum()))
+    return [_Gain(float(row.mean()), float(row[rest].sum()) / n_rest) for row in gains]
 
 
 def passages_for(store: Store, judged: Sequence[Judged], budget_tokens: int) -> list[Passage]:
     """The hits grown to passages within the budget."""
     return grow_passages(judged, store.neighbours, budget_tokens=budget_tokens)
-
-
-def alone_or_grown(
-    engine: Engine, kv: StoredKV, probed: Probed, question: str, n_sinks: int, grown: Passage
-) -> Passage:
-    """The best hit's sentence alone, unless the stored KV of its grown passage makes the question clearly likelier.
-
-    Neighbours name the one that a fact is about, but they also distract a small model: without need, and when a page of
-    theirs is damaged, they stay out.
-    """
-    sentence = grown.best.sentence
-    only = replace(grown, token_lo=sentence.token_lo, token_hi=sentence.token_hi, text=sentence.text.strip())
-    if grown.n_tokens == only.n_tokens:
-        return grown
-    session = probed.session(grown.session_id)
-    try:
-        runs = [Candidate(kv.run(session, p.token_lo, p.token_hi), p.token_lo) for p in (only, grown)]
-    except RecordDamaged:
-        return only
-    alone, with_neighbours = _gains(engine, kv, session, runs, question, n_sinks)
-    return grown if with_neighbours > alone + GROWN_NATS else only
 
 
 def attend_sinks(engine: Engine, kv: StoredKV, session: SessionRow, n_sinks: int, extra_tokens: int) -> Workspace:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import PageDamaged, StoreFull
+from livingkv.errors import PageDamaged, RecordDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.results import Repaired
 from livingkv.settings import PAGE_TOKENS, Settings
@@ -61,23 +61,83 @@ def repair_session(
     """Rebuild what cannot be read of a session; durable on return, in commits of up to 64 pages. A session without
     KV is given none. `progress` gets pages done and in all.
 
-    Raises RecordDamaged when the token ids themselves are damaged, ModelError or StoreError.
+    What cannot be rebuilt, because token ids or the pages before are damaged too, is left and named as the problem.
+    Raises ModelError or StoreError.
     """
-    bad = damaged_pages(store, session)
-    done = 0
-    for run in _runs(bad):
-        hot = _window_at(store, engine, settings, session, run[0], n_sinks)
-        _read(store, engine, session, hot, run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS)
-        store.replace_pages(session.session_id, dict(zip(run, hot.take_sealed(), strict=True)))
-        done += len(run)
-        if progress is not None:
-            progress(done, len(bad))
-    has_tail = tail_is_whole(store, session)
-    if not has_tail:
-        hot = _window_at(store, engine, settings, session, session.n_sealed_tokens // PAGE_TOKENS, n_sinks)
-        _read(store, engine, session, hot, session.n_sealed_tokens, session.n_tokens)
-        store.replace_pages(session.session_id, {}, hot.tail())
-    return Repaired(session.name, tuple(bad), tail=not has_tail)
+
+    def is_document(page: int) -> bool:
+        return _is_document(store, session, page * PAGE_TOKENS)
+
+    bad, done, problems = damaged_pages(store, session), list[int](), list[str]()
+
+    def rebuilt(page: int, token_lo: int, token_hi: int) -> HotWindow | None:
+        try:
+            hot = _window_at(store, engine, settings, session, page, n_sinks)
+            _read(store, engine, session, hot, token_lo, token_hi)
+        except RecordDamaged as error:
+            problems.append(str(error))
+            return None
+        return hot
+
+    for run in _runs(bad, is_document):
+        if (hot := rebuilt(run[0], run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS)) is not None:
+            store.replace_pages(session.session_id, dict(zip(run, hot.take_sealed(), strict=True)))
+            done += run
+            if progress is not None:
+                progress(len(done), len(bad))
+    wants_tail = not tail_is_whole(store, session)
+    if wants_tail:
+        hot = rebuilt(session.n_sealed_tokens // PAGE_TOKENS, session.n_sealed_tokens, session.n_tokens)
+        if hot is not None:
+            store.replace_pages(session.session_id, {}, hot.tail())
+        wants_tail = hot is not None
+    return Repaired(session.name, tuple(done), tail=wants_tail, problem=problems[0] if problems else None)
+
+
+def _is_document(store: Store, session: SessionRow, token: int) -> bool:
+    return token < session.n_tokens and store.role_at(session.session_id, token) == "document"
+
+
+class _Reread:
+    """Pages of one session read again in memory, from the pages that are there."""
+
+    def __init__(self, store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> None:
+        self._store = store
+        self._engine = engine
+        self._settings = settings
+        self._session = session
+        self._n_sinks = n_sinks
+        self.pages: dict[int, bytes] = {}
+
+    def kind(self, page: int) -> Settings:
+        """The settings that the text behind `page` pages is read with."""
+        return self._settings.for_documents if self._is_document(page) else self._settings
+
+    def _is_document(self, page: int) -> bool:
+        return _is_document(self._store, self._session, page * PAGE_TOKENS)
+
+    def window(self, page: int, settings: Settings, tail: bytes = b"") -> HotWindow:
+        """The hot window of the session when it had `page` pages, and `tail`."""
+        needed = _needed(page, settings)
+        absent = [each for each in needed if each not in self.pages]
+        self.pages |= zip(absent, self._store.read_pages(self._session.session_id, absent), strict=True)
+        return _restored(self._engine, settings, self._n_sinks, self.pages, page, tail)
+
+    def read(self, start: int, end: int) -> None:
+        """Read pages [start, end) again; a window can be restored at `start`."""
+        for run in _runs(range(start, end), self._is_document):
+            hot = self.window(run[0], self.kind(run[0]))
+            lo, hi = run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS
+            _read(self._store, self._engine, self._session, hot, lo, hi)
+            self.pages |= zip(run, hot.take_sealed(), strict=True)
+
+    def tail(self) -> bytes:
+        """The tail read again."""
+        session = self._session
+        n_pages = session.n_sealed_tokens // PAGE_TOKENS
+        hot = self.window(n_pages, self.kind(n_pages))
+        _read(self._store, self._engine, session, hot, session.n_sealed_tokens, session.n_tokens)
+        return hot.tail()
 
 
 def reread_window(store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> HotWindow:
@@ -86,25 +146,18 @@ def reread_window(store: Store, engine: Engine, settings: Settings, session: Ses
 
     Raises PageDamaged for a page that is damaged, RecordDamaged, ModelError or StoreError.
     """
+    again = _Reread(store, engine, settings, session, n_sinks)
     missing = set(store.missing_pages(session.session_id))
     n_pages = session.n_sealed_tokens // PAGE_TOKENS
-    start = next(page for page in range(n_pages, -1, -1) if not missing.intersection(_needed(page, settings)))
+    latest = min(missing.intersection(_needed(n_pages, settings)), default=n_pages)
+    start = next(page for page in range(latest, -1, -1) if not missing.intersection(_needed(page, again.kind(page))))
+    again.read(start, n_pages)
+    tail = None if tail_is_whole(store, session) else again.tail()
     needed = _needed(n_pages, settings)
-    there = [page for page in needed if page not in missing]
-    pages = dict(zip(there, store.read_pages(session.session_id, there), strict=True))
-    hot = _window_at(store, engine, settings, session, start, n_sinks)
-    for lo in range(start, n_pages, RUN_PAGES):
-        _read(store, engine, session, hot, lo * PAGE_TOKENS, min(lo + RUN_PAGES, n_pages) * PAGE_TOKENS)
-        pages |= {page: data for page, data in enumerate(hot.take_sealed(), lo) if page in missing and page in needed}
-    tail = None
-    if not tail_is_whole(store, session):
-        _read(store, engine, session, hot, session.n_sealed_tokens, session.n_tokens)
-        tail = hot.tail()
     with contextlib.suppress(StoreFull):
-        again = {page: data for page, data in pages.items() if page in missing}
-        store.replace_pages(session.session_id, again, tail)
-    kept_tail = store.read_tail(session.session_id)[1] if tail is None else tail
-    return _restored(engine, settings, n_sinks, pages, n_pages, kept_tail)
+        put_back = {page: data for page, data in again.pages.items() if page in missing and page in needed}
+        store.replace_pages(session.session_id, put_back, tail)
+    return again.window(n_pages, settings, store.read_tail(session.session_id)[1] if tail is None else tail)
 
 
 def _restored(
@@ -112,7 +165,7 @@ def _restored(
 ) -> HotWindow:
     """The hot window of a session with `n_pages` pages and a tail, made of the pages that `_needed` names."""
     hot = engine.hot_window(settings, n_sinks)
-    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
     if n_pages or tail:
         hot.restore([pages[page] for page in range(first, n_pages)], first, pages[0] if first else None, tail)
     return hot
@@ -122,15 +175,15 @@ def _needed(page: int, settings: Settings) -> list[int]:
     """The pages that the hot window of a session with `page` pages is restored from."""
     if page == 0:
         return []
-    first = window_start(page * PAGE_TOKENS, settings.window_tokens) // PAGE_TOKENS
+    first = window_start(page * PAGE_TOKENS, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
     return [*([0] if first else []), *range(first, page)]
 
 
-def _runs(pages: Sequence[int]) -> Iterator[list[int]]:
-    """Neighbouring pages together, at most RUN_PAGES."""
+def _runs(pages: Sequence[int], is_document: Callable[[int], bool]) -> Iterator[list[int]]:
+    """Neighbouring pages of one kind together, at most RUN_PAGES."""
     run: list[int] = []
     for page in pages:
-        if run and (page != run[-1] + 1 or len(run) == RUN_PAGES):
+        if run and (page != run[-1] + 1 or len(run) == RUN_PAGES or is_document(page) != is_document(run[0])):
             yield run
             run = []
         run.append(page)
@@ -141,7 +194,9 @@ def _runs(pages: Sequence[int]) -> Iterator[list[int]]:
 def _window_at(
     store: Store, engine: Engine, settings: Settings, session: SessionRow, page: int, n_sinks: int
 ) -> HotWindow:
-    """The hot window as it stood when the session had `page` pages and no tail."""
+    """The hot window as it stood when the session had `page` pages and no tail, as far as what follows looked back."""
+    if _is_document(store, session, page * PAGE_TOKENS):
+        settings = settings.for_documents
     needed = _needed(page, settings)
     pages = dict(zip(needed, store.read_pages(session.session_id, needed), strict=True))
     return _restored(engine, settings, n_sinks, pages, page, b"")

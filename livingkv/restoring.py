@@ -94,7 +94,7 @@ def _restore(home: Home, session: str, source: str, group: Sequence[ArchivedSent
     row = home.session_for_writing(session, encrypt=encrypt)
     known = store.source(row.session_id, source, digest)
     done = known.n_bytes if known is not None else 0
-    with nullcontext() if row.text_only else home.hot_window(row) as hot:
+    with nullcontext() if row.text_only else home.hot_window(row, document=True) as hot:
         reader = SessionReader.of(home.engine(), hot, row)
         for piece in split_pieces(text, home.settings.commit_tokens, done):
             origin = Origin(source, "document", digest, end_of_source=piece.byte_hi == len(text))

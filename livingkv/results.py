@@ -172,17 +172,32 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What `repair` rebuilt of one session: page numbers, and whether the unsealed tail was among it."""
+    """What `repair` rebuilt of one session: page numbers, and whether the unsealed tail was among it. `problem`: why
+    the rest could not be rebuilt, None if there is none."""
 
     session: str
     pages: tuple[int, ...]
     tail: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reembedded:
+    """What `reembed` made: the embedder as it was named, the id of its vectors, numbers in each, how many, how long."""
+
+    embedder: str
+    embedder_id: str
+    dimension: int
+    n_sentences: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
-    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed."""
+    overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed.
+    `n_pages`: pages whose KV is gone; what forks share stays. `keys_left`: files of keys that no session needs any more
+    and that were not at hand, so that they still open older copies."""
 
     n_sentences: int
     n_tokens: int
@@ -192,6 +207,7 @@ class Forgotten:
     bytes_freed: int
     bytes_awaiting: int
     n_keys: int = 0
+    keys_left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

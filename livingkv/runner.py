@@ -21,6 +21,7 @@ from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
 ATTENTION = "livingkv"
+_SLICE = 64  # rows of logits at once
 
 _TIMED_TOKENS = 16
 """Shorter passes are generation, whose speed says little about reading."""
@@ -112,6 +113,18 @@ class Runner:
         logits: Tensor = self._network.get_output_embeddings()(rows).float().view(*hidden.shape[:-1], -1)
         factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
         return logits if factor == 1.0 else logits * factor
+
+    def log_likelihood(self, token_ids: Tensor, state: AttentionState, *, n_scored: int) -> float:
+        """Read `token_ids` [tokens]; the natural log-probability of the last `n_scored`, each after those before it.
+
+        At least one token comes before them.
+        """
+        hidden = self.hidden(token_ids, state)[0, -n_scored - 1 : -1]
+        total = 0.0
+        for part, words in zip(torch.split(hidden, _SLICE), torch.split(token_ids[-n_scored:], _SLICE), strict=True):
+            logits = self.head(part)
+            total += float((logits.gather(-1, words[:, None])[:, 0] - logits.logsumexp(-1)).sum())
+        return total
 
     def generate(self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int) -> Iterator[int]:
         """Token ids one by one, the first picked from `logits` [1, 1, vocabulary]; ends before a stop token or after

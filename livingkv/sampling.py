@@ -41,11 +41,15 @@ class Sampling:
 
 
 class Sampler:
-    """Picks tokens one after the other and remembers them for the repetition penalty. Same seed, same choices."""
+    """Picks tokens one after the other and remembers them for the repetition penalty. Same seed, same choices.
+
+    `log_probabilities` holds, for each token picked, its natural log-probability under the model's own logits.
+    """
 
     def __init__(self, sampling: Sampling, seen: Iterable[int] = ()) -> None:
         self._sampling = sampling
         self._seen = set(seen)
+        self.log_probabilities: list[float] = []
         self._random = torch.Generator()
         if sampling.seed is None:
             self._random.seed()
@@ -54,13 +58,14 @@ class Sampler:
 
     def pick(self, logits: Tensor) -> int:
         """The next token for `logits` [vocabulary]."""
-        logits = logits.detach().float().cpu()
-        logits = self._penalised(logits)
+        plain = logits.detach().float().cpu()
+        logits = self._penalised(plain)
         if self._sampling.temperature == 0.0:
             token = int(logits.argmax())
         else:
             token = int(torch.multinomial(self._probabilities(logits), 1, generator=self._random))
         self._seen.add(token)
+        self.log_probabilities.append(float(plain[token] - plain.logsumexp(-1)))
         return token
 
     def _penalised(self, logits: Tensor) -> Tensor:

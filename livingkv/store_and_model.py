@@ -41,11 +41,10 @@ class StoreAndModel:
         self._store: Store | None = None
         self._engine: Engine | None = None
         self._codec_fits = False
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._closing.close)
             self._open(path, model, create=create)
-        except BaseException:
-            self._closing.close()
-            raise
+            undo.pop_all()
 
     def _open(self, path: Path, model: str | ModelChoice | LoadedModel | None, *, create: bool) -> None:
         try:

@@ -140,7 +140,7 @@ def restore_hot_window(
     hot = engine.hot_window(settings, n_sinks)
     if session.n_tokens == 0:
         return hot
-    first = window_start(session.n_tokens, settings.window_tokens) // PAGE_TOKENS
+    first = window_start(session.n_tokens, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
     last = session.n_sealed_tokens // PAGE_TOKENS
     wanted = [0] if first else []
     pages = store.read_pages(session.session_id, [*wanted, *range(first, last)]) if last else []

@@ -16,18 +16,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
 
+from experiments.progress import progress_bar  # noqa: E402
 from experiments.provenance import write_json  # noqa: E402
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -86,14 +85,6 @@ class Worker:
 def _pipe(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None
     return pipe
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Progress on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        yield progress
 
 
 def read_haystack(plan: Plan, n_tokens: int, store: Path, progress: Progress) -> dict[str, Any]:

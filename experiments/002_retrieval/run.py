@@ -1,11 +1,12 @@
 """What the index finds first: words, meaning and both, on notes in many languages and on needles of one type.
 
-    python experiments/002_retrieval/run.py MODEL_FOLDER [--filler 2000,30000]
+    python experiments/002_retrieval/run.py MODEL_FOLDER [--filler 2000,30000] [--embedder tokens,states,minilm]
 
 notes.json holds 74 sentences (notes, code, ten languages) and 64 questions of six kinds; the filler is docstring prose.
-The dense channel is made of the model's input embeddings; where the extra `minilm` is installed, that embedder follows.
-Recall at 1, 4, 8 and the mean reciprocal rank of each channel and of the fusion, other fusions and term weights beside
-them, then the time and the space that the index takes.
+The dense channel is made of the model's input embeddings, of its own states, or by MiniLM where that extra is there;
+what an earlier run found of embedders that are left out stays in the result. Recall at 1, 4, 8, 16 and the mean
+reciprocal rank of each channel and of the fusion, other fusions and term weights beside them, then the time and the
+space that the index takes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
 
+import numpy as np
+import numpy.typing as npt
+import torch
 import typer
 from rich.progress import track
 from tokenizers import Tokenizer
@@ -31,22 +35,27 @@ sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, no
 
 from experiments.haystack import PHRASINGS, docstring_sentences, make_needles  # noqa: E402
 from experiments.provenance import circumstances, write_json  # noqa: E402
+from livingkv.embedder_choice import make_embedder  # noqa: E402
+from livingkv.engine import Engine  # noqa: E402
 from livingkv.errors import ModelNotFound  # noqa: E402
 from livingkv.index import (  # noqa: E402
     Embedder,
     Entry,
     Hit,
     Index,
-    MiniLMEmbedder,
     TokenEmbedder,
     map_embedding_matrix,
 )
+from livingkv.index.fusion import RANK_OFFSET, SEMANTIC_WEIGHT  # noqa: E402
+from livingkv.models import load_model  # noqa: E402
+from livingkv.settings import Settings  # noqa: E402
 
 HERE = Path(__file__).parent
 SEED = 1
 N_NEEDLES = 100
 DEPTH = 128  # all that both channels return
 BATCH = 500
+COST_TURNS, COST_SENTENCES = 5, 40
 
 Ranking = Callable[[Sequence[Hit]], list[int]]
 
@@ -63,36 +72,61 @@ class Question:
 def main(
     model: Annotated[Path, typer.Argument(help="Hugging Face folder: tokenizer.json and safetensors.")],
     filler: Annotated[str, typer.Option(help="Filler sentences, one run for each number.")] = "2000,30000",
+    embedder: Annotated[str, typer.Option(help="Which embedders.")] = "tokens,states,minilm",
 ) -> None:
     """Run everything and write result.json beside this file."""
     others = docstring_sentences()
     random.Random(SEED).shuffle(others)
-    document: dict[str, Any] = {"circumstances": circumstances(), "seed": SEED, "model": model.name, "runs": []}
-    counts = [int(number) for number in filler.split(",")]
-    for embedder in embedders(model):
-        # MiniLM takes minutes for the larger ones
-        for count in counts if isinstance(embedder, TokenEmbedder) else counts[:1]:
-            run = measure(embedder, others[:count])
+    earlier = json.loads((HERE / "result.json").read_text("utf-8"))
+    document: dict[str, Any] = {**earlier, "seed": SEED, "model": model.name}
+    counts = [int(number) for number in filler.split(",") if number]
+    for name, made in embedders(model, embedder.split(",")):
+        if counts:
+            document["runs"] = [run for run in document["runs"] if run.get("name") != name]
+        for count in counts:
+            run = {"name": name, **measure(made, others[:count]), "circumstances": circumstances()}
             document["runs"].append(run)
             show(run)
-    document["costs"] = costs(next(embedders(model)), others)
-    print(json.dumps(document["costs"], indent=1))
+        if name == "states":
+            document["cost_of_states"] = cost_of_states(Engine.of(load_model(model), "int8"), others)
+            print(json.dumps(document["cost_of_states"], indent=1))
+        if name == "tokens":
+            document["costs"] = costs(made, others)
+            print(json.dumps(document["costs"], indent=1))
     write_json(HERE / "result.json", document)
 
 
-def embedders(model: Path) -> Iterator[Embedder]:
-    """The model's own token embeddings, then MiniLM where it is installed."""
+def embedders(model: Path, names: Sequence[str]) -> Iterator[tuple[str, Embedder]]:
+    """Those of the names that can be had."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
 
     def encode(text: str) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    yield TokenEmbedder(map_embedding_matrix(model), encode, name=model.name)
-    try:
-        yield MiniLMEmbedder()
-    except ModelNotFound as error:
-        print(error)
+    for name in names:
+        try:
+            if name == "tokens":
+                yield name, TokenEmbedder(map_embedding_matrix(model), encode, name=model.name)
+            else:
+                yield name, make_embedder(Engine.of(load_model(model), "int8"), name)
+        except ModelNotFound as error:
+            print(error)
+
+
+class Remembering:
+    """An embedder that embeds each text once: a question is asked for many rankings."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.id, self.dimension = embedder.id, embedder.dimension
+        self._embedder = embedder
+        self._known: dict[str, npt.NDArray[np.float32]] = {}
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """See Embedder."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known.update(zip(new, self._embedder.embed(new), strict=True))
+        return np.stack([self._known[text] for text in texts])
 
 
 def measure(embedder: Embedder, others: Sequence[str]) -> dict[str, Any]:
@@ -105,7 +139,7 @@ def measure(embedder: Embedder, others: Sequence[str]) -> dict[str, Any]:
     for phrasing in PHRASINGS:
         kind = f"needles, phrasing {phrasing}"
         questions += [Question(kind, one.question(phrasing), first + row) for row, one in enumerate(needles)]
-    with tempfile.TemporaryDirectory() as folder, Index.recreate(Path(folder), embedder) as index:
+    with tempfile.TemporaryDirectory() as folder, Index.recreate(Path(folder), Remembering(embedder)) as index:
         feed(index, sentences)
         rows = {name: score(index, questions, ranking) for name, ranking in RANKINGS.items()}
         for name, setting, value in ABLATIONS:
@@ -123,7 +157,7 @@ def feed(index: Index, sentences: Sequence[str]) -> None:
 
 
 def score(index: Index, questions: Sequence[Question], ranking: Ranking) -> dict[str, dict[str, float]]:
-    """Recall at 1, 4, 8 and the mean reciprocal rank, by kind of question; "notes" is all of notes.json."""
+    """Recall at 1, 4, 8, 16 and the mean reciprocal rank, by kind of question; "notes" is all of notes.json."""
     places: dict[str, list[float]] = {}
     for question in questions:
         found = ranking(index.probe(question.text, limit=DEPTH))
@@ -136,7 +170,7 @@ def score(index: Index, questions: Sequence[Question], ranking: Ranking) -> dict
 
 def summary(places: Sequence[float]) -> dict[str, float]:
     """Places into recalls and reciprocal rank."""
-    row: dict[str, float] = {f"at_{k}": sum(place <= k for place in places) / len(places) for k in (1, 4, 8)}
+    row: dict[str, float] = {f"at_{k}": sum(place <= k for place in places) / len(places) for k in (1, 4, 8, 16)}
     return {"n": len(places), **row, "mrr": statistics.fmean(1 / place for place in places)}
 
 
@@ -168,10 +202,24 @@ def constant(offset: int, weight: float) -> Ranking:
     return ranking
 
 
+def by_share(weight: float) -> Ranking:
+    """As `fused`, with another weight of the semantic channel."""
+
+    def ranking(hits: Sequence[Hit]) -> list[int]:
+        def value(hit: Hit) -> float:
+            semantic = 1 / (RANK_OFFSET + hit.semantic_rank) if hit.semantic_rank else 0.0
+            return hit.score + (weight - SEMANTIC_WEIGHT) * semantic
+
+        return [hit.sentence_id for hit in sorted(hits, key=lambda hit: (-value(hit), hit.sentence_id))]
+
+    return ranking
+
+
 RANKINGS: dict[str, Ranking] = {
     "lexical": by_rank("lexical_rank"),
     "dense": by_rank("semantic_rank"),
     "fused": fused,
+    **{f"semantic weight {weight}": by_share(weight) for weight in (0.15, 0.25, 0.35, 0.5, 0.7, 1.0)},
     "constant weights, offset 60, semantic 0.5": constant(60, 0.5),
     "constant weights, offset 60, semantic 1": constant(60, 1.0),
     "constant weights, offset 1, semantic 0.5": constant(1, 0.5),
@@ -210,6 +258,34 @@ def costs(embedder: Embedder, sentences: Sequence[str]) -> dict[str, Any]:
         "probe_ms": spread(probes),
         "open_and_first_probe_ms": spread(opening),
         "bytes_per_sentence": size / (n + 400),
+    }
+
+
+def cost_of_states(engine: Engine, sentences: Sequence[str]) -> dict[str, Any]:
+    """CPU seconds of reading a text into a session, and of embedding its sentences by the model's states; in turns."""
+    embedder = engine.state_embedder()
+    embedder.embed(["Measured first."])
+    reads, embeds, n_tokens = [], [], 0
+    for turn in range(COST_TURNS):
+        texts = sentences[turn * COST_SENTENCES : (turn + 1) * COST_SENTENCES]
+        ids = engine.words.encode(" ".join(texts))
+        hot = engine.hot_window(Settings(), len(engine.words.framing.prologue))
+        engine.runner.read(torch.tensor(engine.words.framing.prologue), hot)
+        cpu = time.process_time()
+        engine.runner.read(torch.tensor(ids), hot)
+        read = time.process_time()
+        embedder.embed(texts)
+        reads.append(read - cpu)
+        embeds.append(time.process_time() - read)
+        n_tokens += len(ids)
+    shares = [embed / read for embed, read in zip(embeds, reads, strict=True)]
+    return {
+        "circumstances": circumstances(),
+        "n_sentences": COST_TURNS * COST_SENTENCES,
+        "n_tokens": n_tokens,
+        "read_cpu_s": spread(reads),
+        "embed_cpu_s": spread(embeds),
+        "embed_to_read": spread(shares),
     }
 
 

@@ -14,19 +14,18 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
 
 from experiments.haystack import docstring_sentences  # noqa: E402
+from experiments.progress import progress_bar  # noqa: E402
 from experiments.provenance import circumstances, peak_memory_bytes, write_json  # noqa: E402
 from experiments.ruler.instances import Instance, Materials, string_match_all  # noqa: E402
 from experiments.ruler.report import print_report  # noqa: E402
@@ -166,14 +165,6 @@ def scored(instance: Instance, answered: Answered) -> dict[str, Any]:
         "seconds": answered.seconds,
         "extra": answered.extra,
     }
-
-
-@contextmanager
-def progress_bar() -> Any:
-    """Progress on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        yield progress
 
 
 def main(

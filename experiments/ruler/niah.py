@@ -45,12 +45,6 @@ NEEDLE_TASKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    key: str
-    value: str
-
-
 def needle_builder(task: NeedleTask, materials: Materials, seed: str) -> Callable[[int], Draft]:
     """Gives the text of any size: lines of noise, sentences of prose, or other needles, and the task's needles in it.
 

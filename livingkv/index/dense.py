@@ -1,7 +1,7 @@
 """The dense channel: the nearest vectors by cosine, exact, over 8-bit codes in memory.
 
-Knows vectors, their codes and faiss; knows no text and no embedder beyond its id. The flat index is exact, so it needs
-no training and a rebuild is a read of the vector file.
+Knows vectors and their codes; knows no text and no embedder beyond its id. The search is exact, so it needs no training
+and a rebuild is a read of the vector file.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
 from livingkv.index import vector_file
+from livingkv.index.flat_parts import FlatParts
 from livingkv.index.hits import Found
 from livingkv.index.mixing import Floats, block_size, mixed
 from livingkv.index.vector_file import Batch
 
-_FAISS: Any = faiss  # its stubs do not know the Python additions
 _FILE_NAME = re.compile(r"vectors-(\d{6})\.lkv")
 Ints = npt.NDArray[np.int64]
 
@@ -31,17 +29,17 @@ class DenseIndex:
 
     def __init__(self, folder: Path, embedder_id: str, dimension: int) -> None:
         self._folder = folder
-        self._embedder_id = embedder_id
+        self.embedder_id = embedder_id
         self._dimension = dimension
         self._limit = _component_limit(dimension)
         self.file_name = ""
         self.size_bytes = 0
         self._clear()
 
-    def create_file(self, batch: Batch | None = None) -> None:
-        """Start a new vector file with these rows; the one before it stays until `remove_other_files`."""
-        name = f"vectors-{_number_of(self.file_name) + 1:06d}.lkv"
-        self.size_bytes = vector_file.create(self._folder / name, self._embedder_id, self._dimension, batch)
+    def create_file(self, batch: Batch | None = None, *, after: str = "") -> None:
+        """Start a new vector file with these rows; the one before it, or `after`, stays until `remove_other_files`."""
+        name = f"vectors-{_number_of(self.file_name or after) + 1:06d}.lkv"
+        self.size_bytes = vector_file.create(self._folder / name, self.embedder_id, self._dimension, batch)
         self.file_name = name
         self._clear()
         if batch is not None:
@@ -53,7 +51,7 @@ class DenseIndex:
             return
         grown = file_name == self.file_name and size_bytes > self.size_bytes > 0
         lo = self.size_bytes if grown else 0
-        batches = list(vector_file.read(self._folder / file_name, self._embedder_id, self._dimension, lo, size_bytes))
+        batches = list(vector_file.read(self._folder / file_name, self.embedder_id, self._dimension, lo, size_bytes))
         if not grown:
             self._clear()
         self._take(*batches)
@@ -65,7 +63,7 @@ class DenseIndex:
     def append(self, sentence_ids: Sequence[int], session_ids: Sequence[int], vectors: Floats) -> None:
         """Add rows of unit vectors [n, dim]; durable, but for others only when the state names the new size."""
         if len(sentence_ids):
-            codes = self._codes(vectors)
+            codes = self.codes(vectors)
             batch = Batch(np.asarray(sentence_ids, np.int64), np.asarray(session_ids, np.int64), codes)
             self.size_bytes = vector_file.append(self._folder / self.file_name, self.size_bytes, batch)
             self._take(batch)
@@ -76,7 +74,7 @@ class DenseIndex:
         gone |= np.isin(self._session_ids, np.asarray(session_ids, np.int64))
         if gone.any():
             kept = ~gone
-            codes = _FAISS.vector_to_array(self._flat.codes).reshape(-1, self._dimension)[kept]
+            codes = self._flat.codes()[kept]
             self.create_file(Batch(self._sentence_ids[kept], self._session_ids[kept], codes))
 
     def remove_other_files(self) -> None:
@@ -89,36 +87,32 @@ class DenseIndex:
         """The best `limit` sentences by cosine with a unit vector [dim], of these sessions only."""
         if not len(self) or not vector.any():
             return []
-        parameters = None
+        allowed = None
         if session_ids is not None:
             allowed = np.isin(self._session_ids, np.fromiter(session_ids, np.int64, len(session_ids)))
             if not allowed.any():
                 return []
-            bits = np.packbits(allowed, bitorder="little")
-            selector = _FAISS.IDSelectorBitmap(bits)
-            parameters = _FAISS.SearchParameters(sel=selector)
-        query = self._codes(vector[None]).astype(np.float32) - 128  # [1, dim]
-        scores, rows = self._flat.search(query, min(limit, len(self)), params=parameters)
+        query = self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
+        scores, rows = self._flat.search(query, limit, allowed)
         scale = (self._limit / 127) ** 2
         return [
             Found(int(self._sentence_ids[row]), int(self._session_ids[row]), float(score) * scale)
-            for score, row in zip(scores[0], rows[0], strict=True)
-            if row >= 0
+            for score, row in zip(scores, rows, strict=True)
         ]
 
     def _clear(self) -> None:
         self._sentence_ids: Ints = np.zeros(0, np.int64)
         self._session_ids: Ints = np.zeros(0, np.int64)
-        kind = faiss.ScalarQuantizer.QT_8bit_direct_signed
-        self._flat: Any = _FAISS.IndexScalarQuantizer(self._dimension, kind, faiss.METRIC_INNER_PRODUCT)
+        self._flat = FlatParts(self._dimension)
 
     def _take(self, *batches: Batch) -> None:
         self._sentence_ids = np.concatenate((self._sentence_ids, *(batch.sentence_ids for batch in batches)))
         self._session_ids = np.concatenate((self._session_ids, *(batch.session_ids for batch in batches)))
         for batch in batches:
-            self._flat.add_sa_codes(np.ascontiguousarray(batch.codes))
+            self._flat.add(batch.codes)
 
-    def _codes(self, vectors: Floats) -> npt.NDArray[np.uint8]:
+    def codes(self, vectors: Floats) -> npt.NDArray[np.uint8]:
+        """Unit vectors [n, dim] as FORMAT.md stores them [n, dim]."""
         steps = np.rint(mixed(vectors) * np.float32(127 / self._limit)).clip(-127, 127)
         codes: npt.NDArray[np.uint8] = (steps + 128).astype(np.uint8)
         return codes

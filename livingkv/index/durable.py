@@ -7,7 +7,7 @@ embedder beyond its id.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class DurableIndex:
             state = self.state
             if state.embedder_id is None or state.dimension is None or state.vector_file is None:
                 return None
-            if self._dense is None:
+            if self._dense is None or self._dense.embedder_id != state.embedder_id:
                 self._dense = DenseIndex(self.path, state.embedder_id, state.dimension)
             try:
                 self._dense.load(state.vector_file, state.vector_bytes)
@@ -112,6 +112,28 @@ class DurableIndex:
         self.lexical.write(documents, state, removed_sentences=removed_sentences, removed_sessions=removed_sessions)
         if dense is not None:
             dense.remove_other_files()
+
+    def replace_vectors(
+        self, embedder_id: str, dimension: int, batches: Iterable[tuple[Sequence[Document], Floats]]
+    ) -> None:
+        """Give every sentence a vector of another embedder, in one step that is durable on return.
+
+        `batches` bring all sentences of the index with their new vectors [n, dimension]. Broken off, or when sentences
+        are missing (IndexDamaged), the old vectors stand.
+        """
+        self.lexical.acquire()
+        dense = DenseIndex(self.path, embedder_id, dimension)
+        dense.create_file(after=self.state.vector_file or "")
+        for documents, vectors in batches:
+            dense.append([one.sentence_id for one in documents], [one.session_id for one in documents], vectors)
+        if len(dense) != self.state.n_sentences:
+            counts = f"{len(dense)} sentences, not {self.state.n_sentences}"
+            raise IndexDamaged(f"the index at {self.path} was given {counts}; repair it first")
+        file, size = dense.file_name, dense.size_bytes
+        state = replace(self.state, embedder_id=embedder_id, dimension=dimension, vector_file=file, vector_bytes=size)
+        self.lexical.write((), state)
+        self._dense = dense
+        dense.remove_other_files()
 
     def size_bytes(self) -> int:
         """Bytes of all files."""

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from livingkv.index.common_part import CommonPart, unit
 from livingkv.index.mixing import Floats, shortened, uniforms
 
 _RARITY = 1e-5  # a token of this frequency weighs half as much as a very rare one
@@ -18,8 +19,8 @@ _ZIPF_OFFSET = 100
 _COMMON_TOKENS = 3000
 _SAMPLE_SENTENCES, _SAMPLE_TOKENS = 2048, 12
 _COMMON_DIRECTIONS = 3
-_ITERATIONS = 40
-_MAX_DIMENSION = 896
+MAX_DIMENSION = 896
+"""A longer vector of a model is projected to so many components: nearly the same cosines, less to keep."""
 
 
 class Embedder(Protocol):
@@ -61,12 +62,12 @@ class TokenEmbedder:
             )
         self._matrix = matrix
         self._encode = encode
-        self.dimension = min(matrix.shape[1], _MAX_DIMENSION)
+        self.dimension = min(matrix.shape[1], MAX_DIMENSION)
         self.id = f"token-embeddings-1:{name}"
         frequencies = 1 / (np.arange(len(matrix)) + 1 + _ZIPF_OFFSET)
         frequencies /= frequencies.sum()
         self._weights = (_RARITY / (_RARITY + frequencies)).astype(np.float32)  # [vocabulary]
-        self._mean, self._directions = self._common_part(frequencies[:_COMMON_TOKENS])
+        self._common = self._common_part(frequencies[:_COMMON_TOKENS])
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """See Embedder. Takes some 0.1 ms a sentence."""
@@ -75,14 +76,11 @@ class TokenEmbedder:
             ids = np.asarray(self._encode(" " + text.strip().lower()), np.int64)
             ids = ids[(ids >= 0) & (ids < len(self._matrix))]
             if len(ids):
-                vectors[row] = self._without_common_part(self._weighted_mean(ids))
-        short = shortened(vectors, self.dimension)
-        lengths = np.linalg.norm(short, axis=1, keepdims=True)
-        unit: Floats = np.divide(short, lengths, out=np.zeros_like(short), where=lengths > 1e-12)
-        return unit
+                vectors[row] = self._common.removed(self._weighted_mean(ids))
+        return unit(shortened(vectors, self.dimension))
 
-    def _common_part(self, frequencies: npt.NDArray[np.float64]) -> tuple[Floats, Floats]:
-        """The mean [hidden] and the strongest directions [k, hidden] of random sentences of common tokens."""
+    def _common_part(self, frequencies: npt.NDArray[np.float64]) -> CommonPart:
+        """The mean and the strongest directions [k, hidden] of random sentences of common tokens."""
         drawn = uniforms(b"livingkv sentences", _SAMPLE_SENTENCES * _SAMPLE_TOKENS)
         shares = np.cumsum(frequencies / frequencies.sum())
         ids = np.minimum(np.searchsorted(shares, drawn), len(frequencies) - 1)
@@ -91,28 +89,14 @@ class TokenEmbedder:
         np.add.at(counts, (np.repeat(np.arange(_SAMPLE_SENTENCES), _SAMPLE_TOKENS), ids), 1)
         counts *= weights
         sentences = (counts / counts.sum(axis=1, keepdims=True)) @ rows  # [sentences, hidden]
-        mean = sentences.mean(axis=0)
-        return mean, _strongest_directions(sentences - mean, _COMMON_DIRECTIONS)
+        return CommonPart.strongest(sentences.astype(np.float32, copy=False), _COMMON_DIRECTIONS)
 
     def _weighted_mean(self, ids: npt.NDArray[np.int64]) -> Floats:
         weights = self._weights[ids]
         return np.asarray(weights @ self._rows(ids) / weights.sum(), np.float32)
-
-    def _without_common_part(self, vector: Floats) -> Floats:
-        centred = vector - self._mean
-        return np.asarray(centred - (self._directions @ centred) @ self._directions, np.float32)
 
     def _rows(self, ids: npt.NDArray[np.int64]) -> Floats:
         rows = self._matrix[ids]  # [n, hidden]
         if rows.dtype == np.uint16:
             return np.asarray((rows.astype(np.uint32) << 16).view(np.float32))
         return rows.astype(np.float32)
-
-
-def _strongest_directions(rows: Floats, k: int) -> Floats:
-    """Orthonormal directions [k, dim] of the largest variance, by subspace iteration (a full SVD is slow when wide)."""
-    width = rows.shape[1]
-    basis = (uniforms(b"livingkv directions", width * k).reshape(width, k) - 0.5).astype(np.float32)
-    for _ in range(_ITERATIONS):
-        basis = np.linalg.qr(rows.T @ (rows @ basis))[0]
-    return np.ascontiguousarray(basis.T)

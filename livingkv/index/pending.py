@@ -65,6 +65,11 @@ class PendingSentences:
         """The sentences that wait to become durable."""
         return [document for document in self.documents.values() if document.sentence_id not in self._private]
 
+    def drop_vectors(self) -> None:
+        """Find by terms alone what is here now."""
+        self._vectors.clear()
+        self._matrix = None
+
     def public_vectors(self) -> Floats:
         """The vectors [n, dim] in the order of `public`."""
         return np.stack([self._vectors[document.sentence_id] for document in self.public()])

@@ -6,7 +6,7 @@ its folder, `Index.recreate` and feeding it again from the store bring it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -16,6 +16,8 @@ from livingkv.index.durable import DurableIndex
 from livingkv.index.embedders import Embedder
 from livingkv.index.fusion import fuse
 from livingkv.index.hits import Entry, Found, Hit, best
+from livingkv.index.lexical import Document
+from livingkv.index.mixing import Floats
 from livingkv.index.pending import PendingSentences
 from livingkv.index.word_search import WordSearch
 
@@ -69,6 +71,20 @@ class Index:
             where = self._durable.path
             raise EmbedderMismatch(f"the vectors of {where} are {held}, asked for {given}; use the same or rebuild it")
         self._embedder = embedder
+
+    def reembed(self, embedder: Embedder, entries: Iterable[Sequence[Entry]]) -> None:
+        """Give every sentence a vector of this embedder, in one step that is durable on return; from then on it is the
+        index's own. Words, and readers in other processes, are not disturbed: they find by words until they open anew.
+
+        `entries` bring every sentence of the index, in batches; private ones, which are found by words until they are
+        added again, are not among them. Raises IndexDamaged when some are missing, StoreFull,
+        StoreLocked or IndexFault: then the old vectors stand.
+        """
+        self._require_writer()
+        self.flush()
+        self._durable.replace_vectors(embedder.id, embedder.dimension, _embedded(embedder, entries))
+        self._embedder = embedder
+        self._pending.drop_vectors()
 
     @property
     def has_embedder(self) -> bool:
@@ -245,8 +261,17 @@ class Index:
         if not self._durable.lexical.reload():
             return
         state = self._durable.state
+        if self._embedder is not None and state.embedder_id != self._embedder.id:
+            self._embedder = None  # the writer has chosen another: by words alone until it is given
+            self._pending.drop_vectors()
         if state.last_id is not None:
             durable = [one.sentence_id for one in self._pending.public() if one.sentence_id <= state.last_id]
             self._pending.remove(durable, ())
         if state.high_water is not None:
             self._high_water = max(state.high_water, self._high_water or state.high_water)
+
+
+def _embedded(embedder: Embedder, entries: Iterable[Sequence[Entry]]) -> Iterator[tuple[list[Document], Floats]]:
+    for batch in entries:
+        documents = [Document(entry.sentence_id, entry.session_id, ()) for entry in batch]
+        yield documents, embedder.embed([entry.text for entry in batch])

@@ -12,6 +12,10 @@ from livingkv.index.bm25 import TermTable, idf
 from livingkv.index.hits import Found, best
 from livingkv.index.lexical import LexicalIndex
 
+MOST_TERMS = 48
+"""Of a longer question the most telling terms are looked for: a term costs as much as there are sentences that have it,
+and the rarest tell most and cost least."""
+
 
 class WordSearch:
     """A search at one moment: made anew for each question."""
@@ -26,10 +30,13 @@ class WordSearch:
         """The best `limit` sentences of these sessions, and the share, 0..1, of the question that the first holds.
 
         A term has one idf, that in all sentences; tantivy's own for the durable ones is corrected by a boost. The share
-        is the first score over the idf of all the question's terms.
+        is the first score over the idf of all the terms looked for, at most MOST_TERMS.
         """
         weights = question_terms(question)
         idfs = {term: self._idf(term) for term in weights}
+        if len(weights) > MOST_TERMS:
+            kept = sorted(weights, key=lambda term: (-weights[term] * idfs[term], term))[:MOST_TERMS]
+            weights = {term: weights[term] for term in kept}
         boosts = {
             term: weights[term] * idfs[term] / idf(self._n_durable, n_with)
             for term in weights

@@ -2,7 +2,7 @@
 
 from livingkv.store.appending import check_session_name
 from livingkv.store.disk import Disk, Step
-from livingkv.store.erasing_store import BEFORE_MIGRATION, MIGRATING, erase_store, what_erasing_takes
+from livingkv.store.erasing_store import erase_store, what_erasing_takes
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.making import require_place
 from livingkv.store.rows import (
@@ -21,6 +21,7 @@ from livingkv.store.rows import (
     StoreStats,
 )
 from livingkv.store.store import Store
+from livingkv.store.store_path import BEFORE_MIGRATION, MIGRATING
 from livingkv.store.transfer import portable_text, require_portable
 
 __all__ = [

@@ -1,20 +1,21 @@
 """The archive: text of pruned sentences in one file of lines (FORMAT.md, section 14), which can be erased too.
 
 Knows that file; refuses to know why a sentence was pruned. The file is replaced as a whole, atomically.
+A line that is damaged stays when others are added, and goes when any are forgotten: it may hold what was to go.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
 from livingkv.errors import RecordDamaged
-from livingkv.store.disk import Disk, errors_named
+from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
 from livingkv.store.sealing import Kind, Place, Vault, from_text, to_text
@@ -32,12 +33,37 @@ class Archive:
 
     def read(self) -> list[ArchivedSentence]:
         """All sentences, oldest first. Raises RecordDamaged or StoreError."""
+        return [self._sentence(number, line) for number, line in enumerate(self._lines(), 1)]
+
+    def _lines(self) -> list[bytes]:
         with errors_named(self._path):
             try:
-                lines = self._path.read_bytes().splitlines()
+                return self._path.read_bytes().splitlines()
             except FileNotFoundError:
                 return []
-        return [self._sentence(number, line) for number, line in enumerate(lines, 1)]
+
+    def _known(self) -> list[tuple[bytes, ArchivedSentence | None]]:
+        """Every line with its sentence, None for a damaged one."""
+        found: list[tuple[bytes, ArchivedSentence | None]] = []
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                found.append((line, self._sentence(number, line)))
+            except RecordDamaged:
+                found.append((line, None))
+        return found
+
+    def leaving(self, is_gone: Callable[[ArchivedSentence], bool]) -> list[int] | None:
+        """Ids of the sentences that a forgetting takes along; None if it takes nothing, not even a damaged line."""
+        known = [each for _, each in self._known()]
+        ids = []
+        for each in known:
+            if each is not None:
+                try:
+                    goes = is_gone(each)
+                except RecordDamaged:  # sealed, and it does not open: it may hold what is to go
+                    goes = True
+                ids += [each.sentence_id] if goes else []
+        return ids if ids or None in known else None
 
     def _sentence(self, number: int, line: bytes) -> ArchivedSentence:
         check, _, body = line.partition(b" ")
@@ -47,29 +73,40 @@ class Archive:
 
     def add(self, sentences: Sequence[ArchivedSentence]) -> None:
         """Add sentences that are not there yet; durable on return. Raises StoreError."""
-        self._drop_draft()
-        known = self.read()
-        ids = {each.sentence_id for each in known}
-        self._write([*known, *(each for each in sentences if each.sentence_id not in ids)])
+        self.drop_draft()
+        known = self._known()
+        ids = {each.sentence_id for _, each in known if each is not None}
+        new = [_line(each) for each in sentences if each.sentence_id not in ids]
+        self._write([*(line for line, _ in known), *new])
 
     def remove(self, is_gone: Callable[[ArchivedSentence], bool]) -> list[ArchivedSentence]:
         """Erase sentences: their bytes are overwritten on return. Gives them. Raises RecordDamaged or StoreError."""
-        self._drop_draft()
+        self.drop_draft()
         known = self.read()
         gone = [each for each in known if is_gone(each)]
         if gone:
-            self._write([each for each in known if not is_gone(each)])
+            self._write([_line(each) for each in known if not is_gone(each)])
         return gone
+
+    def forget(self, sentence_ids: Container[int]) -> None:
+        """Erase these sentences and every damaged line: overwritten on return. Raises StoreError."""
+        self.drop_draft()
+        known = self._known()
+        kept = [line for line, each in known if each is not None and each.sentence_id not in sentence_ids]
+        if not kept:
+            self.clear()
+        elif len(kept) < len(known):
+            self._write(kept)
 
     def clear(self) -> None:
         """Erase all of it, also what is damaged: overwritten on return. Raises StoreError."""
-        self._drop_draft()
+        self.drop_draft()
         with errors_named(self._path):
             if self._path.exists():
                 overwrite_and_remove(self._disk, self._path)
                 self._disk.sync_folder(self._path.parent)
 
-    def _drop_draft(self) -> None:
+    def drop_draft(self) -> None:
         """Erase what a write that broke off left: it may hold what is to be forgotten now."""
         draft = self._draft()
         with errors_named(draft):
@@ -80,20 +117,13 @@ class Archive:
     def _draft(self) -> Path:
         return self._path.with_name(_FILE + ".tmp")
 
-    def _write(self, sentences: Sequence[ArchivedSentence]) -> None:
-        lines = []
-        for each in sentences:
-            values = asdict(each)
-            if not each.sealed:
-                del values["sealed"]
-            body = json.dumps(values).encode()
-            lines.append(f"{xxh3_64_hexdigest(body)} ".encode() + body + b"\n")
+    def _write(self, lines: Sequence[bytes]) -> None:
         draft = self._draft()
         with errors_named(self._path):
             self._disk.make_folder(self._path.parent)
             descriptor = self._disk.open_new(draft)
             try:
-                self._disk.write(descriptor, lines, 0)
+                self._disk.write(descriptor, [line + b"\n" for line in lines], 0)
                 self._disk.sync(descriptor)
             finally:
                 self._disk.close(descriptor)
@@ -104,9 +134,18 @@ class Archive:
                     stack.callback(self._disk.close, old)
                 self._disk.rename(draft, self._path)
                 self._disk.sync_folder(self._path.parent)
+                self._disk.reached(Step.ARCHIVE_REPLACED)
                 if old is not None:
                     self._disk.write(old, [bytes(self._disk.size(old))], 0)
                     self._disk.sync(old)
+
+
+def _line(sentence: ArchivedSentence) -> bytes:
+    values = asdict(sentence)
+    if not sentence.sealed:
+        del values["sealed"]
+    body = json.dumps(values).encode()
+    return f"{xxh3_64_hexdigest(body)} ".encode() + body
 
 
 def sealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> ArchivedSentence:

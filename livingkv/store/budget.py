@@ -5,6 +5,7 @@ Knows what the file system holds and how pages, dropped, become free space; refu
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
@@ -56,7 +57,8 @@ class StoreBudget(StoreUpkeep):
             before, self._budget_bytes = self._budget_bytes, n_bytes
             if before == n_bytes:
                 return
-            try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(setattr, self, "_budget_bytes", before)
                 with self._catalog.read() as snapshot:
                     nothing = Plan(snapshot.state())
                 self._make_room(nothing)
@@ -64,9 +66,7 @@ class StoreBudget(StoreUpkeep):
                 if manifest is None:
                     raise manifest_damaged(self.path, "it is gone")
                 write_manifest(self._disk, self.path, replace(manifest, disk_budget_bytes=n_bytes))
-            except BaseException:
-                self._budget_bytes = before
-                raise
+                undo.pop_all()
 
     def _make_room(self, plan: Plan, n_more: int = 0) -> bool:
         """Before a commit, under the append lock: drop the coldest pages if the budget would be exceeded; True if so.

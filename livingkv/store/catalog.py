@@ -6,7 +6,7 @@ Knows rows and transactions; refuses to know segments' bytes and what an append 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from livingkv.store.snapshot import (
     EVENTS,
     IDENTITY,
     LAST,
+    LEAVING,
     META,
     NAMES,
     PAGES,
@@ -104,6 +105,14 @@ class Changes(Snapshot):
     def remove_scrub(self) -> None:
         """The catalog's file has been scrubbed."""
         self._remove(META, SCRUB)
+
+    def add_leaving(self, sentence_ids: Iterable[int]) -> None:
+        """The lines of these sentences, and damaged ones, are to leave the archive."""
+        self._put(META, LEAVING, item_bytes.pack_longs({*sentence_ids, *(self.leaving_archive() or ())}))
+
+    def remove_leaving(self) -> None:
+        """They have left the archive."""
+        self._remove(META, LEAVING)
 
     def put_dropped_keys(self, keys: Sequence[tuple[bytes, KeyPlace]]) -> None:
         """Keys that are to be destroyed, all that there are."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from livingkv.errors import KeyMissing, LivingKVError, RecordDamaged
+from livingkv.errors import KeyMissing, LivingKVError, RecordDamaged, StoreError
 from livingkv.results import CheckReport
 from livingkv.store.catalog import Catalog
 from livingkv.store.check_segments import SegmentCheck
@@ -109,12 +109,10 @@ class _Facts:
 
     def check_records(self, reader: SegmentReader, reading: Reading) -> None:
         """Read every page and chunk that the catalog lists; those without a key as far as their checksums."""
-        try:
-            keys = {item.key_id for item in self.sessions.values()}
-            locked = {key_id for key_id in keys if not reading.vault.can_open(key_id)}
-        except RecordDamaged as error:
-            self.problems.append(str(error))
-            return
+        keys = {item.key_id for item in self.sessions.values()}
+        locked = {key_id for key_id in keys if not reading.vault.can_open(key_id)}
+        damaged = filter(None, (_key_problem(reading, key_id) for key_id in sorted(locked)))
+        self.problems = list(dict.fromkeys([*self.problems, *damaged]))  # tails name them, too
         self._locked = {session_id for session_id, item in self.sessions.items() if item.key_id in locked}
         self._check_pages(reader, reading)
         places = list(self.chunks)
@@ -130,7 +128,7 @@ class _Facts:
                 chunk = Chunk(reading.opened(session_id, Place(*wanted[position][1:]), payload))
                 lines = _differences(chunk, item, is_shared=item.owner != session_id)
             except LivingKVError as error:
-                lines = [str(error)]
+                lines = [f"{error}; {_what_is_lost(item)}"]
             self.problems += (f"session {session_id} chunk {number}: {line}" for line in lines)
 
     def _check_pages(self, reader: SegmentReader, reading: Reading) -> None:
@@ -160,6 +158,18 @@ class _Facts:
         for place in places:
             known.setdefault(place.segment, set()).add(place.offset)
         return known
+
+
+def _what_is_lost(item: ChunkItem) -> str:
+    """What nobody can make anew when a chunk's record is gone, and what to do then."""
+    tokens = f"tokens {item.first_token} to {item.first_token + item.n_tokens}"
+    if not item.n_sentences:
+        return f"the ids of {tokens} are lost"
+    last = item.first_sentence + item.n_sentences - 1
+    return (
+        f"bytes {item.first_byte} to {item.first_byte + item.n_bytes} of the text, the ids of {tokens} and sentences "
+        f"{item.first_sentence} to {last} are lost: ingest them again, and give them up by forgetting one of them"
+    )
 
 
 def _page_contradictions(item: SessionItem, pages: dict[int, PageItem], page_tokens: int) -> Iterator[str]:
@@ -212,3 +222,14 @@ def _differences(chunk: Chunk, item: ChunkItem, *, is_shared: bool) -> list[str]
     if any(not 0 <= lo <= hi <= chunk.n_tokens for lo, hi in zip(token_lo, token_hi, strict=True)):
         lines.append("a sentence's tokens lie outside the chunk")
     return lines
+
+
+def _key_problem(reading: Reading, key_id: bytes) -> str | None:
+    """What is wrong with the file of a key; None for one that is not there: it may be elsewhere on purpose."""
+    try:
+        reading.vault.require(key_id, "a session")
+    except KeyMissing:
+        return None
+    except StoreError as error:
+        return str(error)
+    return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from livingkv.errors import StoreError
+from livingkv.store.archive import Archive
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.erasing import Erasing
@@ -131,8 +132,19 @@ class Committing:
         """Erase what commits gave up (FORMAT.md, section 8), keys first; durable on return. Raises StoreError."""
         self._drop_keys()
         Erasing(self._disk, self._root / "segments", self._catalog).run()
+        self._leave_archive()
         self._catalog.scrub(_READERS_WAIT_S)
         self._disk.reached(Step.SCRUBBED)
+
+    def _leave_archive(self) -> None:
+        """Erase from the archive what commits say is to leave it, and what a broken-off replacement left beside it."""
+        archive = Archive(self._disk, self._root)
+        archive.drop_draft()
+        with self._catalog.read() as snapshot:
+            leaving = snapshot.leaving_archive()
+        if leaving is not None:
+            archive.forget(leaving)
+            self._catalog.commit(lambda changes: changes.remove_leaving(), before_commit=lambda: None)
 
     def _drop_keys(self) -> None:
         """Destroy the keys that commits gave up (FORMAT.md, section 17)."""

@@ -42,6 +42,7 @@ class Step(Enum):
     ERASED = auto()
     SEGMENT_REMOVED = auto()
     SCRUBBED = auto()
+    ARCHIVE_REPLACED = auto()
     CATALOG_REMOVED = auto()
     CATALOG_REBUILT = auto()
     ERASURE_MARKED = auto()

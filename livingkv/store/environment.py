@@ -16,7 +16,7 @@ from typing import Any
 import lmdb
 
 from livingkv.errors import RecordDamaged, StoreError
-from livingkv.store.lmdb_errors import lmdb_errors_named, require_room
+from livingkv.store.lmdb_errors import lmdb_errors_named, reserve_lock_file
 
 MAX_READERS = 1022
 _LEAST_MAP_BYTES = 1 << 22
@@ -41,8 +41,7 @@ class Environment:
 
     def _open(self) -> None:
         with lmdb_errors_named(self.folder):
-            if self.writable and not (self.folder / "lock.mdb").exists():
-                require_room(self.folder)
+            reserve_lock_file(self.folder / "lock.mdb")
             self._environment = self._open_environment()
             self._require_whole_file()
             if self.writable:

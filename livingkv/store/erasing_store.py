@@ -20,11 +20,8 @@ from livingkv.store.manifest import ERASING, ERASING_DRAFT, MANIFEST
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.stats import folder_bytes
 from livingkv.store.store import Store
+from livingkv.store.store_path import BEFORE_MIGRATION, MIGRATING, real_path, store_path
 from livingkv.store.writer_lock import LOCK, WriterLock
-
-MIGRATING = ".migrating"
-BEFORE_MIGRATION = ".before-migration"
-"""What the folders beside a store are called that a migration makes."""
 
 _OURS = KNOWN_NAMES - {"lost+found"}
 _LAST = (LOCK, ERASING)
@@ -32,11 +29,13 @@ _LAST = (LOCK, ERASING)
 
 def what_erasing_takes(path: str | Path) -> Erased:
     """What `erase_store` would erase, counted; changes nothing. Raises StoreNotFound or StoreUnwritable."""
-    root = Path(path)
-    if root.is_symlink():
-        raise StoreUnwritable(f"{root} is a link: name the folder that it leads to")
+    root = store_path(path)
+    with errors_named(root):
+        if root.is_symlink():
+            raise StoreUnwritable(f"{root} is a link: name the folder that it leads to")
     if not _is_store(root):
         raise StoreNotFound(f"no store at {root}: check the path")
+    root = real_path(root)
     marked = _marked(root)
     if marked is not None:
         return marked
@@ -67,8 +66,9 @@ def erase_store(path: str | Path, *, disk: Disk | None = None) -> Erased:
 
     Raises StoreLocked while anybody writes to it or this process reads it, StoreNotFound, StoreUnwritable, StoreError.
     """
-    root, disk = Path(path), disk or Disk()
-    what_erasing_takes(root)  # nothing is locked that is no store
+    disk = disk or Disk()
+    what_erasing_takes(path)  # nothing is locked that is no store
+    root = real_path(path)
     with contextlib.ExitStack() as locks:
         folders = [*_copies(root), root]
         for folder in folders:

@@ -106,6 +106,20 @@ def unpack_event(payload: bytes) -> Event:
         raise RecordDamaged(f"session record: not an event ({error})") from error
 
 
+def name_in(payload: bytes) -> str | None:
+    """The session's name in the payload of a session record; None where there is none, or it cannot be read."""
+    try:
+        name = json.loads(payload).get("name")
+    except (ValueError, AttributeError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def with_name(payload: bytes, name: str) -> bytes:
+    """The payload of a session record that has a name, with another one; every other field as it is."""
+    return json.dumps(json.loads(payload) | {"name": name}, ensure_ascii=False).encode()
+
+
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from livingkv.errors import InputError, StoreError
 from livingkv.store.archive import Archive, unsealed
 from livingkv.store.forgetting import Loss, plan_forget_sentences, plan_forget_sessions
+from livingkv.store.items import FORGOTTEN_SOURCE
+from livingkv.store.key_files import key_file
 from livingkv.store.life import StoreLife
 from livingkv.store.making import SEGMENTS
 from livingkv.store.plan import Plan
@@ -29,11 +31,12 @@ class StoreForgetting(StoreLife):
         Raises InputError for an unknown id; nothing is changed then.
         """
         wanted = set(sentence_ids)
-        receipt = self._forget_sentences(wanted, deep=deep)
-        self._leave_archive(lambda each: each.sentence_id in wanted)
-        return receipt
+        return self._forget_sentences(wanted, lambda each: each.sentence_id in wanted, deep=deep)
 
-    def _forget_sentences(self, sentence_ids: Iterable[int], *, deep: bool = False) -> ForgetReceipt:
+    def _forget_sentences(
+        self, sentence_ids: Iterable[int], leaves: Callable[[ArchivedSentence], bool] | None, *, deep: bool = False
+    ) -> ForgetReceipt:
+        """`leaves`: what is to leave the archive too."""
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
@@ -50,7 +53,7 @@ class StoreForgetting(StoreLife):
                 options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
                 plan_forget_sentences(plan, snapshot, session_id, chunks, *options, deep=deep)
 
-        return self._forget(make, loss)
+        return self._forget(make, loss, leaves)
 
     def forget_source(self, session_id: int, name: str, *, deep: bool = False) -> ForgetReceipt:
         """Forget all that a session holds of the sources of that name, and the name. As `forget_sentences`.
@@ -69,16 +72,17 @@ class StoreForgetting(StoreLife):
                 options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
                 plan_forget_sentences(plan, snapshot, session_id, chunks, *options, deep=deep, source=number)
                 plan.old_sources.append((session_id, item))
-                plan.sources[session_id, number] = item._replace(name="", digest=f"forgotten:{number}")
+                plan.sources[session_id, number] = item._replace(name="", digest=f"{FORGOTTEN_SOURCE}{number}")
 
-        receipt = self._forget(make, loss)
-        self._leave_archive(lambda each: (each.session_id, self._unsealed(each).source) == (session_id, name))
-        return receipt
+        return self._forget(
+            make, loss, lambda each: each.session_id == session_id and self._unsealed(each).source == name
+        )
 
     def forget_session(self, session_id: int) -> ForgetReceipt:
         """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound.
 
-        The key of an encrypted one, if it is there, is destroyed with the last session that has it.
+        The key of an encrypted one, if it is there, is destroyed with the last session that has it; if not, the receipt
+        names its file.
         """
         loss = Loss()
 
@@ -86,9 +90,7 @@ class StoreForgetting(StoreLife):
             self._reading.require_session(snapshot, session_id)
             plan_forget_sessions(plan, snapshot, [session_id], loss)
 
-        receipt = self._forget(make, loss)
-        self._leave_archive(lambda each: each.session_id == session_id)
-        return receipt
+        return self._forget(make, loss, lambda each: each.session_id == session_id)
 
     def forget_everything(self) -> ForgetReceipt:
         """Forget all sessions in one commit; the store stays, empty."""
@@ -97,14 +99,7 @@ class StoreForgetting(StoreLife):
         def make(plan: Plan, snapshot: Snapshot) -> None:
             plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
 
-        receipt = self._forget(make, loss)
-        with self._append_lock:
-            Archive(self._disk, self.path).clear()
-        return receipt
-
-    def _leave_archive(self, is_gone: Callable[[ArchivedSentence], bool]) -> None:
-        with self._append_lock:
-            Archive(self._disk, self.path).remove(is_gone)
+        return self._forget(make, loss, lambda each: True)
 
     def _unsealed(self, archived: ArchivedSentence) -> ArchivedSentence:
         """An archived sentence with its source and text, where they are sealed and the key is there."""
@@ -121,10 +116,17 @@ class StoreForgetting(StoreLife):
             found += [tuple(chunk.sentence(each)) for each in sorted(chunk.forgotten)]
         return [(span[0], span[1], span[2], span[3]) for span in found]
 
-    def _forget(self, make: Callable[[Plan, Snapshot], None], loss: Loss) -> ForgetReceipt:
+    def _forget(
+        self,
+        make: Callable[[Plan, Snapshot], None],
+        loss: Loss,
+        leaves: Callable[[ArchivedSentence], bool] | None,
+    ) -> ForgetReceipt:
         def make_whole(plan: Plan, snapshot: Snapshot) -> None:
             make(plan, snapshot)
             plan.scrubs = True
+            if leaves is not None:
+                plan.leaving_archive = Archive(self._disk, self.path).leaving(leaves)
             places = [(key_id, self._vault.files.place(key_id)) for key_id in loss.key_ids]
             plan.dropped_keys = [(key_id, place) for key_id, place in places if place is not None]
             if plan.log:
@@ -142,6 +144,9 @@ class StoreForgetting(StoreLife):
             freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
         erased = sum(record_bytes(item.location.length) for item in plan.erasures)
         counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
+        dropped = {key_id for key_id, _ in plan.dropped_keys}
+        left = tuple(key_file(key_id) for key_id in loss.key_ids if key_id not in dropped)
+        awaiting = max(0, erased - freed)
         return ForgetReceipt(
-            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, max(0, erased - freed), len(plan.dropped_keys)
+            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, awaiting, len(dropped), keys_left=left
         )

@@ -5,13 +5,16 @@ Knows which records hold what is forgotten; refuses to know how bytes are erased
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from livingkv.errors import RecordDamaged
 from livingkv.store.appending import chunk_item
-from livingkv.store.chunk_payload import Chunk, pack_chunk, role_of
+from livingkv.store.chunk_payload import Chunk, ChunkPlace, pack_chunk, role_of
 from livingkv.store.events import Forgotten
 from livingkv.store.families import erasures, relatives, unshared_pages
 from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem
@@ -59,6 +62,7 @@ def plan_forget_sentences(
 
     deep: give up the KV of all later tokens too, which was computed while they attended what is forgotten.
     source: its name and digest are blanked too.
+    A chunk that is damaged goes as a whole, whatever is wanted of it: nothing of it can be read any more.
     """
     session = plan.sessions.get(session_id) or snapshot.session(session_id)
     assert session is not None
@@ -67,22 +71,74 @@ def plan_forget_sentences(
     n_forgotten = 0
     for number, own in wanted.items():
         row = snapshot.chunk(session_id, number)
-        chunk = read_chunk(session_id, number, row)
+        chunk, is_whole = _read_or_blank(snapshot, session_id, session, number, row, read_chunk, page_tokens)
+        own = own if is_whole else None
         numbers = (set(range(chunk.n_sentences)) if own is None else own) - chunk.forgotten
         if not numbers and own is not None:
             continue
-        new_tokens = _rewrite(plan, session_id, number, row, chunk, numbers, blank_all=own is None, source=source)
-        if all(not _shares(snapshot, other, number, row.location) for other in others):
+        tokens |= _rewrite(plan, session_id, number, row, chunk, numbers, blank_all=own is None, source=source)
+        if row.location.segment and all(not _shares(snapshot, other, number, row.location) for other in others):
             plan.erasures += erasures([row.location], overwrite=True)
         plan.removed_weights += loss.add_sentences(row, chunk, sorted(numbers))
         n_forgotten += len(numbers)
-        tokens |= new_tokens
     loss.n_tokens += len(tokens)
     session = session._replace(n_forgotten=session.n_forgotten + n_forgotten)
     if tokens and session.tail_bytes and (deep or max(tokens) >= session.n_sealed_tokens):
         session = _without_tail(plan, session_id, session)
     plan.sessions[session_id] = session
     _drop_kv(plan, snapshot, session_id, session, tokens, page_tokens, loss, deep=deep)
+
+
+def _read_or_blank(
+    snapshot: Snapshot,
+    session_id: int,
+    session: SessionItem,
+    number: int,
+    row: ChunkItem,
+    read_chunk: ReadChunk,
+    page_tokens: int,
+) -> tuple[Chunk, bool]:
+    """A chunk and True, or what stands for a damaged one and False."""
+    try:
+        return read_chunk(session_id, number, row), True
+    except RecordDamaged:
+        return _blank(snapshot, session_id, session, number, row, read_chunk, page_tokens), False
+
+
+def _blank(
+    snapshot: Snapshot,
+    session_id: int,
+    session: SessionItem,
+    number: int,
+    row: ChunkItem,
+    read_chunk: ReadChunk,
+    page_tokens: int,
+) -> Chunk:
+    """What stands for a damaged chunk: as long as its row says, its sentences a byte each and the last the rest."""
+    source = snapshot.source(session_id, row.source)
+    ends = [*range(1, row.n_sentences), row.n_bytes] if row.n_sentences else []
+    first, token = row.first_byte, row.first_token
+    append = Append(
+        session_id=session_id,
+        first_token=token,
+        token_ids=np.zeros(row.n_tokens, dtype=np.int32),
+        text=b" " * row.n_bytes,
+        sentences=tuple(SentenceRecord(first + n, first + end, token, token) for n, end in enumerate(ends)),
+        source=source.name,
+        role=role_of(row.role),
+        end_of_source=source.complete and number == max(snapshot.source_chunks(session_id, row.source, 0)),
+        source_digest=source.digest,
+        ends_turn=role_of(row.role) == "assistant",
+    )
+    n_known = 0  # which of its own sentences were forgotten before is lost; how many, the others tell
+    for other, each in snapshot.chunks(session_id) if session.n_forgotten else ():
+        if other != number:
+            with contextlib.suppress(RecordDamaged):
+                n_known += len(read_chunk(session_id, other, each).forgotten)
+    n_before = min(row.n_sentences, max(0, session.n_forgotten - n_known))
+    place = ChunkPlace(token, first, row.first_sentence, session.created_ms)
+    n_pages = (token + row.n_tokens) // page_tokens - token // page_tokens
+    return Chunk(pack_chunk(append, place, n_sealed_pages=n_pages, forgotten=range(n_before)).payload)
 
 
 def _shares(snapshot: Snapshot, other: int, number: int, place: Location) -> bool:
@@ -164,9 +220,10 @@ def _drop_kv(
     n_pages = session.n_sealed_tokens // page_tokens
     pages = {token // page_tokens for token in tokens if token < session.n_sealed_tokens}
     later = [page for page in range(min(tokens) // page_tokens if tokens else n_pages, n_pages) if page not in pages]
-    kept = [page for page, row in snapshot.pages_of(session_id) if row.state is PageState.PRESENT]
-    loss.n_pages += len(pages.intersection(kept))
-    loss.n_later_pages += len(set(later).intersection(kept))
+    rows = dict(snapshot.pages_of(session_id))
+    held, held_later = ([(page, rows[page]) for page in each if page in rows] for each in (pages, later))
+    loss.n_pages += len(unshared_pages(snapshot, session_id, session, held))
+    loss.n_later_pages += len(unshared_pages(snapshot, session_id, session, held_later))
     options = (page_tokens,)
     session = plan_drop(
         plan, snapshot, session_id, session, pages, PageState.FORGOTTEN, *options, overwrite=True, ends_commit=False
@@ -191,8 +248,9 @@ def plan_forget_sessions(plan: Plan, snapshot: Snapshot, session_ids: Iterable[i
             if all(not _shares(snapshot, other, number, row.location) for other in others):
                 places[row.location] = None
         pages = dict(snapshot.pages_of(session_id))
-        places |= dict.fromkeys(_unshared(snapshot, session_id, session, pages, others))
-        loss.n_pages += sum(row.state is PageState.PRESENT for row in pages.values())
+        erased = dict.fromkeys(_unshared(snapshot, session_id, session, pages, others))
+        loss.n_pages += len(erased.keys() - places.keys())
+        places |= erased
         loss.n_tokens += session.n_tokens
         loss.n_bytes += session.n_bytes
         plan.add_event(session_id, session, Forgotten(), ends_commit=False)

@@ -6,6 +6,7 @@ Knows keys and values one at a time; refuses to know LMDB and what the rows mean
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
@@ -115,6 +116,17 @@ def unpack_pair(body: bytes) -> tuple[int, int]:
     """The numbers of `pack_pair`."""
     first, second = _PAIR.unpack_from(body)
     return first, second
+
+
+def pack_longs(numbers: Iterable[int]) -> bytes:
+    """Body of 8-byte numbers, ascending."""
+    ordered = sorted(numbers)
+    return struct.pack(f"<{len(ordered)}Q", *ordered)
+
+
+def unpack_longs(body: bytes) -> frozenset[int]:
+    """The numbers of `pack_longs`."""
+    return frozenset(struct.unpack(f"<{len(body) // 8}Q", body))
 
 
 def pack_state(state: State) -> bytes:

@@ -13,6 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from livingkv.errors import RecordDamaged
 from livingkv.store.disk import Disk, Step, errors_named
+from livingkv.store.overwriting import overwrite
 
 KEYS = "keys"
 KEY_ID_BYTES = 16
@@ -102,12 +103,7 @@ class KeyFiles:
         with errors_named(path):
             if not path.exists():
                 return
-            descriptor = self._disk.open_existing(path, writable=True)
-            try:
-                self._disk.write(descriptor, [bytes(self._disk.size(descriptor))], 0)
-                self._disk.sync(descriptor)
-            finally:
-                self._disk.close(descriptor)
+            overwrite(self._disk, path)
             self._disk.reached(Step.KEY_OVERWRITTEN)
             self._disk.remove(path)
             self._disk.sync_folder(path.parent)
@@ -124,5 +120,10 @@ class KeyFiles:
                 self._destroy(path)
 
 
+def key_file(key_id: bytes) -> str:
+    """The name of a key's file, in whatever folder it is."""
+    return f"{key_id.hex()}{_SUFFIX}"
+
+
 def _path(folder: Path, key_id: bytes) -> Path:
-    return folder / f"{key_id.hex()}{_SUFFIX}"
+    return folder / key_file(key_id)

@@ -133,7 +133,8 @@ class StoreLife(StoreLook, ABC):
         return self.session(name)
 
     def rename(self, session_id: int, name: str) -> SessionRow:
-        """Give a session another name; durable on return. The old one stays in the log until the session is forgotten.
+        """Give a session another name; durable on return. The old one leads nowhere, but stays in the files until
+        `defrag`, or until the session is forgotten; in lines of the archive until they are erased.
 
         Raises SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
         """

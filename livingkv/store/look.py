@@ -15,7 +15,7 @@ from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
-from livingkv.store.rows import Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.rows import Role, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
 from livingkv.store.same_source import find_source
 from livingkv.store.sealing import SEAL_BYTES, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
@@ -64,8 +64,8 @@ class StoreLook:
         """Page bytes in the order asked for, checksums verified; pages that lie side by side are read at once.
 
         Raises PageDamaged (the first damaged page, naming session, page, segment and offset), PageDropped for one whose
-        KV is not kept (rebuild it from the text), InputError for a page
-        that the session does not have, SessionNotFound or FormatUnsupported.
+        KV is not kept (rebuild it from the text), InputError for a page that the session does not have,
+        SessionNotFound or FormatUnsupported.
         """
         return self._catalog.settled(lambda: self._reading.read_pages(session_id, pages))
 
@@ -116,6 +116,10 @@ class StoreLook:
         """The first token of a session's tail, and its bytes, verified. Raises PageDamaged or SessionNotFound."""
         return self._reading.read_tail(session_id)
 
+    def role_at(self, session_id: int, token: int) -> Role:
+        """What the append that holds a token was: a document, or who spoke. Raises InputError past the end."""
+        return self._reading.role_at(session_id, token)
+
     def token_ids(self, session_id: int, token_lo: int, token_hi: int) -> TokenIds:
         """Token ids [token_lo, token_hi) of a session, int32. Raises InputError, RecordDamaged or SessionNotFound."""
         return self._catalog.settled(lambda: self._reading.token_ids(session_id, token_lo, token_hi))
@@ -132,23 +136,24 @@ class StoreLook:
         return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
     def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id. Raises RecordDamaged.
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id.
 
-        Those of encrypted sessions whose key is not there are left out.
+        Those of a damaged chunk (`check` names it), and of encrypted sessions whose key is not there, are left out; a
+        damaged catalog raises RecordDamaged.
         """
         return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
 
     def sentences_of(self, session_id: int, sentence_id: int | None = None) -> Iterator[list[Sentence]]:
         """A session's sentences with ids above `sentence_id` (None: all), some at a time, by id.
 
-        Raises RecordDamaged or KeyMissing.
+        Those of a damaged chunk are left out. Raises KeyMissing.
         """
         return self._sentences.of_session(session_id, sentence_id)
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
         """The sentence with up to `before` sentences before and `after` behind it, of the same session and source.
 
-        In order, the sentence itself included. Raises as `sentence`.
+        In order, the sentence itself included; they end where a chunk is damaged. Raises as `sentence`.
         """
         return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
 

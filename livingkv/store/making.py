@@ -30,6 +30,7 @@ from livingkv.store.manifest import (
     write_manifest,
 )
 from livingkv.store.sealing import Vault
+from livingkv.store.store_path import store_path
 from livingkv.store.writer_lock import LOCK
 
 SEGMENTS = "segments"
@@ -51,6 +52,7 @@ def require_store(root: Path) -> None:
 def require_place(root: Path) -> None:
     """Raise unless a store is at `root` or could be made there: StoreError if it is somebody else's folder, or
     StoreUnwritable. Changes nothing."""
+    root = store_path(root)
     with errors_named(root):
         if root.exists():
             if not root.is_dir():

@@ -23,7 +23,7 @@ def overwrite_and_remove(disk: Disk, path: Path) -> int:
     n_bytes = 0
     if path.is_file() and not path.is_symlink():
         try:
-            n_bytes = _overwrite(disk, path)
+            n_bytes = overwrite(disk, path)
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
@@ -32,7 +32,8 @@ def overwrite_and_remove(disk: Disk, path: Path) -> int:
     return n_bytes
 
 
-def _overwrite(disk: Disk, path: Path) -> int:
+def overwrite(disk: Disk, path: Path) -> int:
+    """Overwrite a file's data and sync it; bytes overwritten. Its name stays. Raises OSError."""
     descriptor = disk.open_existing(path, writable=True)
     try:
         spans = disk.data_spans(descriptor)

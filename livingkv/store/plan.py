@@ -54,12 +54,14 @@ class Plan:
     old_sources: list[tuple[int, SourceItem]] = field(default_factory=list)
     gone: list[tuple[int, str]] = field(default_factory=list)
     scrubs: bool = False
+    leaving_archive: list[int] | None = None
     dropped_keys: list[tuple[bytes, KeyPlace]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """True if nothing would be changed."""
-        return not (self.pages or self.log or self.sessions or self.tails or self.gone)
+        changes = (self.pages, self.log, self.sessions, self.tails, self.gone)
+        return not any(changes) and self.leaving_archive is None
 
     def key_ids(self) -> dict[int, bytes]:
         """The keys of the encrypted sessions among those that change."""
@@ -107,6 +109,8 @@ class Plan:
             changes.put_erasure(erasure)
         if self.scrubs:
             changes.put_scrub()
+        if self.leaving_archive is not None:
+            changes.add_leaving(self.leaving_archive)
         if self.dropped_keys:
             changes.put_dropped_keys([*changes.dropped_keys(), *self.dropped_keys])
         for sentence_id in self.removed_weights:

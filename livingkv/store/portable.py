@@ -5,6 +5,7 @@ Knows the file's bytes; refuses to know stores.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
@@ -56,18 +57,17 @@ def write_portable(disk: Disk, path: Path, header: PortableHeader, records: Iter
     draft = path.with_name(path.name + ".tmp")
     with errors_named(path):
         descriptor = disk.open_new(draft)
-        try:
-            at = 0
-            at = _append(disk, descriptor, digest, [_HEAD.pack(_MAGIC, _VERSION, len(text)), text], at)
-            for record in records:
-                at = _append(disk, descriptor, digest, list(record), at)
-            disk.write(descriptor, [digest.digest()], at)
-            disk.sync(descriptor)
-        except BaseException:
-            disk.remove(draft)
-            raise
-        finally:
-            disk.close(descriptor)
+        with contextlib.ExitStack() as undo:
+            undo.callback(disk.remove, draft)
+            try:
+                at = _append(disk, descriptor, digest, [_HEAD.pack(_MAGIC, _VERSION, len(text)), text], 0)
+                for record in records:
+                    at = _append(disk, descriptor, digest, list(record), at)
+                disk.write(descriptor, [digest.digest()], at)
+                disk.sync(descriptor)
+            finally:
+                disk.close(descriptor)
+            undo.pop_all()
         disk.rename(draft, path)
         disk.sync_folder(path.parent)
     return at + _DIGEST_BYTES
@@ -90,13 +90,12 @@ class PortableFile:
         self._path = path
         with errors_named(path):
             self._file: BinaryIO = path.open("rb")
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._file.close)
             with errors_named(path):
                 self._end = self._verify()
                 self.header, self._start = self._read_header()
-        except BaseException:
-            self._file.close()
-            raise
+            undo.pop_all()
 
     def _verify(self) -> int:
         size = self._path.stat().st_size

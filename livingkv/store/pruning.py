@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from livingkv.errors import InputError, RecordDamaged
 from livingkv.store.archive import Archive, sealed
@@ -53,8 +54,9 @@ class StorePruning(StoreTransfer):
         self._writing()
         if archived:
             kept = [sealed(self._vault, self._reading.key_id(each.session_id), each) for each in archived]
-            Archive(self._disk, self.path).add(kept)
-        return self._forget_sentences([each.sentence_id for each in cold])
+            with self._append_lock:
+                Archive(self._disk, self.path).add(kept)
+        return self._forget_sentences([each.sentence_id for each in cold], None)
 
     def _prunable(self, session_id: int | None) -> list[Sentence]:
         if session_id is not None:
@@ -91,6 +93,25 @@ class StorePruning(StoreTransfer):
         Raises RecordDamaged.
         """
         return [self._unsealed(each) for each in Archive(self._disk, self.path).read()]
+
+    def adopt_archived(self, sentences: Sequence[ArchivedSentence]) -> None:
+        """Add what another store had archived, in the clear, under new ids; `session_id` is of this store, 0 for a
+        session that is no more. Durable on return. Broken off, call it on a new store again.
+
+        Raises KeyMissing, StoreFull or StoreError.
+        """
+        if not sentences:
+            return
+        self._writing()
+        with self._append_lock:
+            with self._catalog.read() as snapshot:
+                state = snapshot.state()
+            first = state.next_sentence
+            taken = state._replace(next_sentence=first + len(sentences))
+            self._catalog.commit(lambda changes: changes.put_state(taken), before_commit=lambda: None)
+            new = [replace(each, sentence_id=number) for number, each in enumerate(sentences, first)]
+            kept = [sealed(self._vault, self._reading.key_id(each.session_id), each) for each in new]
+            Archive(self._disk, self.path).add(kept)
 
     def erase_archive(self, sentence_ids: Iterable[int] | None = None) -> list[ArchivedSentence]:
         """Erase sentences from the archive: overwritten on return. Gives those that there were.

@@ -15,10 +15,10 @@ from xxhash import xxh3_64_intdigest
 
 from livingkv.errors import InputError, PageDamaged, PageDropped, RecordDamaged, SessionNotFound
 from livingkv.store.catalog import Catalog
-from livingkv.store.chunk_payload import Chunk
+from livingkv.store.chunk_payload import Chunk, role_of
 from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
-from livingkv.store.rows import SessionRow, SourceRow, TokenIds
+from livingkv.store.rows import Role, SessionRow, SourceRow, TokenIds
 from livingkv.store.sealing import SEALED_NAME, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
@@ -233,6 +233,14 @@ class Reading:
             ids = self.read_chunk(session_id, number, chunk).token_ids()
             parts.append(ids[max(0, token_lo - chunk.first_token) : max(0, token_hi - chunk.first_token)])
         return np.concatenate(parts)
+
+    def role_at(self, session_id: int, token: int) -> Role:
+        """See Store.role_at."""
+        with self._catalog.read() as snapshot:
+            item = self.require_session(snapshot, session_id)
+            _require_span("tokens", token, token + 1, item.n_tokens)
+            _, chunk = next(snapshot.chunks_from_token(session_id, token, item.n_chunks))
+        return role_of(chunk.role)
 
     def text(self, session_id: int, byte_lo: int, byte_hi: int | None) -> bytes:
         """See Store.text."""

@@ -113,11 +113,13 @@ class Sentence:
 class ForgetReceipt:
     """What was forgotten, given only when its bytes are gone from the store's files. The index is the caller's.
 
-    sentence_ids: to be removed from the index. n_pages: pages whose KV held forgotten tokens and was erased.
-    n_later_pages: pages behind them whose KV was computed while attending them; erased if the forgetting was deep.
+    sentence_ids: to be removed from the index. n_pages: pages whose KV held forgotten tokens and was erased, for no
+    relative needs it. n_later_pages: pages behind them whose KV was computed while attending them and that no relative
+    needs; erased if the forgetting was deep.
     n_bytes: bytes of text. bytes_erased: stored bytes that were overwritten. bytes_freed: disk space that is free now.
     bytes_awaiting: disk space, overwritten already, that `defrag` frees.
     n_keys: keys that were destroyed, so that copies of what they sealed cannot be opened either.
+    keys_left: files of keys that no session needs any more and that were in no known folder: they are not destroyed.
     """
 
     sentence_ids: tuple[int, ...]
@@ -129,6 +131,7 @@ class ForgetReceipt:
     bytes_freed: int
     bytes_awaiting: int
     n_keys: int = 0
+    keys_left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from livingkv.errors import KeyMissing, RecordDamaged
+from livingkv.errors import KeyMissing, RecordDamaged, StoreError
 from livingkv.store.key_files import KEY_ID_BYTES, KeyFiles
 from livingkv.store.records import Record, RecordFlags, RecordType, pack_record, unpack_record_header
 
@@ -75,11 +75,12 @@ class Vault:
         self._key(key_id, who)
 
     def can_open(self, key_id: bytes) -> bool:
-        """True without a key id, and where the key can be used. Raises RecordDamaged if its file is damaged."""
+        """True without a key id, and where the key can be used: not where its file is missing, damaged or unreadable.
+        `require` says which."""
         if key_id:
             try:
                 self._key(key_id, "a session")
-            except KeyMissing:
+            except StoreError:
                 return False
         return True
 
@@ -183,6 +184,4 @@ def _require_package() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
-        raise KeyMissing(
-            "encrypted sessions need the package cryptography: pip install 'livingkv[encryption]'"
-        ) from error
+        raise KeyMissing("encrypted sessions need the package cryptography: pip install cryptography") from error

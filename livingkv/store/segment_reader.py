@@ -5,6 +5,7 @@ Knows files and record headers; refuses to know the catalog and payloads. Thread
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from livingkv.errors import RecordDamaged, StoreError
-from livingkv.store.disk import Disk
+from livingkv.store.disk import Disk, store_error
 from livingkv.store.records import (
     SEGMENT_HEADER_BYTES,
     Location,
@@ -27,6 +28,8 @@ from livingkv.store.records import (
 )
 from livingkv.store.segment_writer import segment_path
 
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Of this process or machine: the record may be whole."""
 OPEN_FILES = 64
 READ_BYTES = 1 << 24
 
@@ -88,6 +91,8 @@ class SegmentReader:
             with self.use(segment) as file:
                 data = self._disk.read(file.descriptor, last.offset + record_bytes(last.length) - start, start)
         except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise store_error(error, segment_path(self._folder, segment)) from error
             message = f"segment {segment} offset {start}: cannot be read ({error.strerror or error})"
             raise RecordDamaged(message, segment=segment, offset=start) from error
         view = memoryview(data)

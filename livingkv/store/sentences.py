@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from livingkv.errors import InputError, SentenceForgotten
+from livingkv.errors import InputError, RecordDamaged, SentenceForgotten
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk, role_of
 from livingkv.store.items import ChunkItem
@@ -65,6 +65,21 @@ class Sentences:
     def _read(self, found: _Found, lo: int, hi: int) -> list[Sentence]:
         return found.sentences(self._reading.read_chunk(found.session_id, found.number, found.item), lo, hi)
 
+    def _read_if_whole(self, found: _Found, lo: int, hi: int) -> list[Sentence] | None:
+        """The same, or None for a chunk that is damaged: it is no reason to keep the others back. `check` names it."""
+        try:
+            return self._read(found, lo, hi)
+        except RecordDamaged:
+            pass
+        try:  # it may have moved since it was found
+            return self._catalog.settled(lambda: self._read(self._found_again(found), lo, hi))
+        except RecordDamaged:
+            return None
+
+    def _found_again(self, found: _Found) -> _Found:
+        with self._catalog.read() as snapshot:
+            return _Found(snapshot, found.session_id, found.number)
+
     def sentence(self, sentence_id: int) -> Sentence:
         """See Store.sentence."""
         with self._catalog.read() as snapshot:
@@ -99,7 +114,8 @@ class Sentences:
         result: list[Sentence] = []
         for chunk in found:
             lo = max(0, first - chunk.item.first_sentence)
-            result += self._read(chunk, lo, chunk.item.n_sentences)[: limit - len(result)]
+            own = self._read_if_whole(chunk, lo, chunk.item.n_sentences)
+            result += (own or [])[: limit - len(result)]
         return result, end
 
     def of_session(self, session_id: int, sentence_id: int | None) -> Iterator[list[Sentence]]:
@@ -109,7 +125,7 @@ class Sentences:
             found = [_Found(snapshot, session_id, number) for number in numbers]
         for chunk in found:
             lo = 0 if sentence_id is None else max(0, sentence_id + 1 - chunk.item.first_sentence)
-            if sentences := self._read(chunk, lo, chunk.item.n_sentences):
+            if sentences := self._read_if_whole(chunk, lo, chunk.item.n_sentences):
                 yield sentences
 
     def neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
@@ -123,11 +139,15 @@ class Sentences:
         missing = before - number
         for found in earlier:
             n = found.item.n_sentences
-            result = self._read(found, n - missing, n) + result
+            if (own := self._read_if_whole(found, n - missing, n)) is None:
+                break
+            result = own + result
             missing -= n
         missing = after - (middle.item.n_sentences - 1 - number)
         for found in later:
-            result += self._read(found, 0, missing)
+            if (own := self._read_if_whole(found, 0, missing)) is None:
+                break
+            result += own
             missing -= found.item.n_sentences
         return result
 

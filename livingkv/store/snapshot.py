@@ -30,7 +30,8 @@ DATABASES = (
     *(EVENTS, ERASING, WEIGHTS),
 )
 
-IDENTITY, STATE, SCRUB, DROP_KEYS = b"identity", b"state", b"scrub", b"drop_keys"
+IDENTITY, STATE, SCRUB = b"identity", b"state", b"scrub"
+LEAVING, DROP_KEYS = b"leaving", b"drop_keys"
 LAST = 0xFFFFFFFF
 """The highest 4-byte number: the end of a scan."""
 
@@ -93,6 +94,11 @@ class Snapshot:
         if body is None:
             raise RecordDamaged("catalog: the state is missing")
         return item_bytes.unpack_state(body)
+
+    def leaving_archive(self) -> frozenset[int] | None:
+        """Sentences whose lines are to leave the archive, None if none and no damaged line is."""
+        body = self._get(META, LEAVING)
+        return None if body is None else item_bytes.unpack_longs(body)
 
     def needs_scrub(self) -> bool:
         """True if deleted rows may still be in the file and must not."""

@@ -29,6 +29,7 @@ from livingkv.store.rows import Append, RebuildReport, SessionRow
 from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
+from livingkv.store.store_path import store_path
 from livingkv.store.writer_lock import WriterLock
 
 SEGMENT_BYTES = 1 << 28
@@ -115,7 +116,7 @@ class Store(StorePruning):
             raise InputError("disk_budget_bytes", f"mode {mode}", 'mode "write" is needed to set a budget')
         if create and (mode != "write" or fingerprint is None):
             raise InputError("create", f"mode {mode}", 'mode "write" and a fingerprint are needed to create a store')
-        root, disk = Path(path), disk or Disk()
+        root, disk = store_path(path), disk or Disk()
         if create:
             prepare_folder(disk, root)
         else:
@@ -128,11 +129,10 @@ class Store(StorePruning):
         keys = None if key_folder is None else Path(key_folder)
         store = cls(root, mode, disk, segment_bytes, catalog_bytes, keys)
         if disk_budget_bytes is not None:
-            try:
+            with ExitStack() as undo:
+                undo.callback(store.close)
                 store.limit_disk(disk_budget_bytes)
-            except BaseException:
-                store.close()
-                raise
+                undo.pop_all()
         return store
 
     @classmethod
@@ -153,7 +153,7 @@ class Store(StorePruning):
         encrypted sessions, StoreLocked, StoreFull or StoreUnwritable.
         """
         keys = None if key_folder is None else Path(key_folder)
-        return rebuild_catalog(Path(path), disk or Disk(), catalog_bytes, keys)
+        return rebuild_catalog(store_path(path), disk or Disk(), catalog_bytes, keys)
 
     def create_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
         """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text.

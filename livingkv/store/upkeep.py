@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from livingkv.store.defragmenting import Living, movable
+from livingkv.store.defragmenting import Living, OldNames, movable
 from livingkv.store.forget_life import StoreForgetting
 from livingkv.store.making import SEGMENTS
 from livingkv.store.rows import DefragReport, SentenceWeight
@@ -34,29 +34,37 @@ class StoreUpkeep(StoreForgetting):
     def defrag(self, *, least_dead: float = 0.05) -> DefragReport:
         """Move what lives out of segments whose share of dead bytes is at least `least_dead`, and remove their files.
 
-        One commit for each segment; reads, and appends between two segments, go on meanwhile. Broken off, nothing is
-        lost. Needs free space for the living part of one segment. A segment with a damaged record stays, and is named.
+        A segment that holds a name which its session bore before is moved too: that name is in no file then. One commit
+        for each segment; reads, and appends between two segments, go on meanwhile. Broken off, nothing is lost. Needs
+        free space for the living part of one segment. A segment with a damaged record stays, and is named.
         Raises StoreFull, StoreUnwritable or StoreError.
         """
         before = folder_bytes(self.path / SEGMENTS)
-        progress = Moved()
+        progress, old_names = Moved(), OldNames(self._segments)
         while True:
             with self._append_lock:
                 self._writing().erase()
-                if not self._move_next(least_dead, progress):
+                if not self._move_next(least_dead, progress, old_names=old_names):
                     break
         self._segments.release_removed()
         after = folder_bytes(self.path / SEGMENTS)
         return DefragReport(progress.n_segments, progress.n_records, before, after, tuple(progress.problems))
 
-    def _move_next(self, least_dead: float, progress: Moved, held: Mapping[int, int] | None = None) -> bool:
+    def _move_next(
+        self,
+        least_dead: float,
+        progress: Moved,
+        held: Mapping[int, int] | None = None,
+        old_names: OldNames | None = None,
+    ) -> bool:
         """Move what lives out of the segment with the most dead bytes, under the append lock. False if none is left.
 
-        held: what each segment takes on disk, if the holes in it are not to count.
+        held: what each segment takes on disk, if the holes in it are not to count. old_names: given if a segment that
+        holds one is to be moved, too.
         """
         with self._catalog.read() as snapshot:
             living = Living(snapshot)
-        left = [number for number in living.victims(least_dead, held) if number not in progress.done]
+        left = [number for number in living.victims(least_dead, held, old_names) if number not in progress.done]
         if not left:
             return False
         progress.done.add(left[0])

@@ -58,6 +58,21 @@ def test_the_receipt_in_lines(two: str, livingkv: Run) -> None:
     assert [line.split()[0] for line in rest][:3] == ["pages", "overwritten", "freed"]
 
 
+def test_the_receipt_names_a_key_that_was_not_at_hand(
+    two: str, tmp_path: Path, livingkv: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LIVINGKV_KEY_FOLDER", raising=False)
+    (tmp_path / "sealed.txt").write_text("The heron sleeps standing.\n")
+    keys = tmp_path / "keys"
+    more = ["--session", "sealed", "--encrypt", "--text-only", "--key-folder", str(keys)]
+    assert livingkv("ingest", two, str(tmp_path / "sealed.txt"), *more)[0] == 0
+    (key,) = keys.iterdir()
+    code, output, errors = livingkv("forget", two, "--session", "sealed", "--yes")
+    assert (code, errors) == (0, "")
+    assert f"the key {key.name}, which opens older copies still: remove it from its folder" in output
+    assert "destroyed" not in output and key.exists()
+
+
 def test_without_a_terminal_yes_is_needed(two: str, livingkv: Run) -> None:
     fails(livingkv, "forget", two, "--session", "diary", word="--yes is needed to forget 3 sentences")
     assert names(livingkv, two) == ["doors", "diary"]

@@ -1,4 +1,4 @@
-"""Repair and migrate over the real memory with a tiny model, with bad input each."""
+"""Repair, reembed and migrate over the real memory with a tiny model, with bad input each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_repair_rebuilds_damaged_and_dropped_pages(two: str, livingkv: Run) -> N
     with Store.open(two, mode="write") as store:
         store.drop_pages(store.session("doors").session_id, [1, 2])
     (one,) = json.loads(livingkv("repair", two, "--json")[1])["sessions"]
-    assert one == {"session": "doors", "pages": [1, 2], "tail": False}
+    assert one == {"session": "doors", "pages": [1, 2], "tail": False, "problem": None}
 
 
 def test_repair_rebuilds_a_lost_catalog_first(two: str, livingkv: Run) -> None:
@@ -83,6 +83,25 @@ def test_bad_migrations(two: str, tmp_path: Path, livingkv: Run) -> None:
     fails(livingkv, "migrate", two + "-none", "--codec", "int8", word="no store")
     fails(livingkv, "migrate", two, "--model", str(tmp_path / "gone"), word="gone")
     assert json.loads(livingkv("stats", two, "--json")[1])["codec"] == "int8"
+    assert livingkv("check", two)[0] == 0
+
+
+def test_reembed_makes_other_vectors(two: str, livingkv: Run) -> None:
+    code, output, errors = livingkv("reembed", two, "--embedder", "tokens", "--json")
+    assert (code, errors) == (0, "")
+    done = json.loads(output)
+    assert (
+        done["embedder"] == "tokens"
+        and done["n_sentences"] == json.loads(livingkv("stats", two, "--json")[1])["n_sentences"]
+    )
+    assert livingkv("check", two)[0] == 0
+    code, output, _ = livingkv("reembed", two, "--embedder", "tokens")
+    assert code == 0 and output.startswith("embedder  tokens")
+
+
+def test_bad_reembeddings(two: str, tmp_path: Path, livingkv: Run) -> None:
+    fails(livingkv, "reembed", two + "-none", "--embedder", "tokens", word="no store")
+    fails(livingkv, "reembed", two, "--embedder", str(tmp_path / "gone"), word="pip install sentence-transformers")
     assert livingkv("check", two)[0] == 0
 
 

@@ -228,6 +228,7 @@ def test_verbs_that_only_look_make_no_store(verb: str, tmp_path: Path, livingkv:
         (["prune", "s", "--keep", "1", "--below", "1"], "--below"),
         (["prune", "s", "--keep", "-1"], "keep"),
         (["migrate", "s"], "--model"),
+        (["reembed", "s"], "--embedder"),
         (["migrate", "s", "--codec", "best"], "best"),
         (["fork", "s", "a"], "NEW"),
         (["rename", "s", "a"], "NEW"),
@@ -272,6 +273,7 @@ VERBS += [
     "import",
     "defrag",
     "migrate",
+    "reembed",
     "model fetch",
     "model info",
 ]

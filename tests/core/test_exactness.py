@@ -105,6 +105,7 @@ def literal_logits(family: str, rules: DualChunk) -> Tensor:
     return Runner(model).logits(tokens(80), LiteralState(model, rules), "all")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("blocks", [[80], [40, 1, 39], [1] * 80], ids=["one", "odd", "steps"])
 def test_dual_chunk_beyond_three_chunks_equals_the_literal_rules(family: str, blocks: list[int]) -> None:

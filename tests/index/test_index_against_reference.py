@@ -38,6 +38,7 @@ def filled(
         yield index, slow
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(question=_TEXTS, sessions=_SESSIONS)
 def test_scores_are_those_of_the_formula(

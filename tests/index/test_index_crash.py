@@ -52,7 +52,8 @@ def run_and_kill(path: Path, n_lines: int, seconds: float) -> tuple[int, set[int
     return max(durable, default=-1), {int(number) for word, number in told if word == "removed"}
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_writers_lose_nothing_durable(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
     Index.recreate(tmp_path, WordEmbedder()).close()

@@ -226,6 +226,7 @@ assert (reader.n_sentences, reader.high_water, reader.check()) == (320, 319, [])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", ["lexical", "dense"])
 def test_a_file_that_cannot_grow_harms_nothing(tmp_path: Path, channel: str) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY

@@ -126,6 +126,14 @@ def test_what_is_forgotten_is_gone_from_every_file(store: Path, forget: Callable
     assert files_with(store, b"anzibarquince") == []
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_the_receipt_counts_the_pages_whose_kv_is_gone(store: Path, deep: bool) -> None:
+    with Memory.open(store, model=MODEL, settings=SMALL) as memory:
+        n_pages = memory._home.store().session(1).n_sealed_tokens // 64
+        receipt = memory.forget(sentence_ids=[0], deep=deep)
+        assert n_pages > 2 and receipt.n_pages == (n_pages if deep else 1)
+
+
 def secret_id(memory: Memory) -> int:
     """The id of the one sentence of session "secret"."""
     sentences = memory._home.store().sentences_after(None, 10_000)

@@ -185,6 +185,7 @@ def test_modes_that_need_one_session_say_so(tmp_path: Path, model: LoadedModel) 
             memory.ask("What thing?", mode="exact")
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1).filter(lambda text: any(c.isalnum() for c in text) and "\0" not in text))
 @settings(max_examples=10, deadline=None)
 def test_any_text_comes_back_byte_for_byte(text: str) -> None:

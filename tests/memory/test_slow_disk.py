@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -10,8 +10,8 @@ import pytest
 
 import livingkv.asking
 from livingkv import Memory, Settings
+from livingkv.auto import Way
 from livingkv.codec import page_bytes
-from livingkv.confidence import Verdict
 from livingkv.errors import RecordDamaged
 from livingkv.passages import Judged
 from livingkv.store.records import record_bytes
@@ -66,16 +66,17 @@ def through(memory: Memory, wait_s: float) -> SlowTier:
     return tier
 
 
-def stands_out(hits: Sequence[Judged]) -> Verdict:
-    """A tiny random model is never confident: say that it is."""
-    return Verdict(0.9, 1, "kv", "one sentence stands out: its stored KV is attended, nothing is read again")
+def stands_out(hits: Sequence[Judged], names: tuple[str, ...]) -> Iterator[Way]:
+    """A tiny random model tells hits apart by chance: the first one is read."""
+    yield Way("kv", tuple(hits[:1]), True, "one passage stands out: its stored KV is attended, nothing is read again")
 
 
 @pytest.mark.parametrize("wait_s", [0.3, 0.0])
 def test_pages_are_given_up_where_the_disk_is_slower_than_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
-    monkeypatch.setattr(livingkv.asking, "judge", stands_out)
+    monkeypatch.setattr(livingkv.asking, "ways", stands_out)
+    monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=TEXT)
         tier = through(memory, wait_s)

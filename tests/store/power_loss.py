@@ -1,8 +1,9 @@
-"""A disk that remembers what was synced, and what it may show when power fails."""
+"""A disk that remembers what was written and what was synced, and how it may look after power was lost."""
 
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Literal
 
 from livingkv.store import Disk, Step
 
-EventKind = Literal["new", "write", "truncate", "sync", "folder", "remove", "rename", "commit"]
+EventKind = Literal["new", "write", "truncate", "sync", "folder", "remove", "rename", "rename folder", "commit", "lost"]
+_META_BYTES = 8192  # LMDB's two meta pages, one of which every commit changes
 
 
 @dataclass(frozen=True)
 class Event:
-    """One operation. `data` is what was written, or the catalog's file at a commit."""
+    """One operation. `file` is which file, whatever its name is then; `data` what was written, or all of the catalog's
+    file after one of LMDB's commits."""
 
     kind: EventKind
     path: Path
+    file: int = 0
     offset: int = 0
     data: bytes = b""
     target: Path | None = None
@@ -31,54 +35,84 @@ class RecordingDisk(Disk):
         self.events: list[Event] = []
         self._root = root
         self._syncs = syncs  # False: a store that forgets to sync, which the replay must catch
-        self._paths: dict[int, Path] = {}
+        self._open: dict[int, tuple[Path, int]] = {}  # by descriptor
+        self._numbers: dict[Path, int] = {}
+        self._n_files = 0
+        self._metas: dict[Path, bytes] = {}
 
-    def _note(
-        self, kind: EventKind, path: Path, offset: int = 0, data: bytes = b"", target: Path | None = None
-    ) -> None:
-        relative = None if target is None else target.relative_to(self._root)
-        self.events.append(Event(kind, path.relative_to(self._root), offset, data, relative))
+    def _note(self, event: Event) -> None:
+        self.note_commits()
+        if event.path.is_relative_to(self._root):
+            target = None if event.target is None else event.target.relative_to(self._root)
+            path = event.path.relative_to(self._root)
+            self.events.append(Event(event.kind, path, event.file, event.offset, event.data, target))
+
+    def note_commits(self) -> None:
+        """Remember the catalog if LMDB has committed since the last event."""
+        for name in ("catalog", "catalog.new"):
+            path = self._root / name / "data.mdb"
+            if path.exists():
+                with path.open("rb") as file:
+                    meta = file.read(_META_BYTES)
+                if meta != self._metas.get(path) and len(meta) == _META_BYTES:
+                    self._metas[path] = meta
+                    self.events.append(Event("commit", Path(name), data=path.read_bytes()))
+
+    def lose_catalog(self) -> None:
+        """Somebody removes the catalog; no store is open."""
+        shutil.rmtree(self._root / "catalog")
+        self._metas.clear()
+        self.events.append(Event("lost", Path("catalog")))
 
     def open_new(self, path: Path) -> int:
         descriptor = super().open_new(path)
-        self._paths[descriptor] = path
-        self._note("new", path)
+        self._n_files += 1
+        self._numbers[path] = self._n_files
+        self._open[descriptor] = path, self._n_files
+        self._note(Event("new", path, self._n_files))
         return descriptor
 
     def open_existing(self, path: Path, *, writable: bool) -> int:
         descriptor = super().open_existing(path, writable=writable)
-        self._paths[descriptor] = path
+        self._open[descriptor] = path, self._numbers.get(path, 0)
         return descriptor
 
     def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
         super().write(descriptor, parts, offset)
-        self._note("write", self._paths[descriptor], offset, b"".join(parts))
+        path, file = self._open[descriptor]
+        self._note(Event("write", path, file, offset, b"".join(parts)))
 
     def sync(self, descriptor: int) -> None:
+        path, file = self._open[descriptor]
         if self._syncs:
-            self._note("sync", self._paths[descriptor])
+            self._note(Event("sync", path, file))
 
     def sync_folder(self, path: Path) -> None:
-        if self._syncs and path.is_relative_to(self._root):
-            self._note("folder", path)
+        if self._syncs:
+            self._note(Event("folder", path))
 
     def truncate(self, descriptor: int, size: int) -> None:
         super().truncate(descriptor, size)
-        self._note("truncate", self._paths[descriptor], size)
+        path, file = self._open[descriptor]
+        self._note(Event("truncate", path, file, size))
 
     def rename(self, old: Path, new: Path) -> None:
+        is_folder = old.is_dir()
         super().rename(old, new)
-        self._note("rename", old, target=new)
+        if is_folder:
+            self._metas[new / "data.mdb"] = self._metas.pop(old / "data.mdb", b"")
+        else:
+            self._numbers[new] = self._numbers.pop(old)
+        self._note(Event("rename folder" if is_folder else "rename", old, target=new))
 
     def remove(self, path: Path) -> None:
         if path.exists():
             super().remove(path)
-            self._note("remove", path)
+            self._numbers.pop(path, None)
+            self._note(Event("remove", path))
 
     def reached(self, step: Step) -> None:
-        if step in (Step.COMMITTED, Step.CATALOG_MADE):
-            catalog = self._root / "catalog" / "data.mdb"
-            self._note("commit", catalog, data=catalog.read_bytes())
+        self.note_commits()
 
 
 @dataclass
@@ -87,52 +121,84 @@ class _File:
     pending: list[Event] = field(default_factory=list)
 
 
+class _Replay:
+    """Files, names and catalogs on their way through the events."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, _File] = {}
+        self.names: dict[Path, int] = {}
+        self.durable_names: dict[Path, int] = {}
+        self.catalogs: list[dict[Path, int]] = [{}]  # names that may be found, the last is what a reader sees now
+        self.contents: list[bytes] = []
+
+    def apply(self, event: Event) -> None:
+        if event.kind == "new":
+            self.files[event.file] = _File()
+            self.names[event.path] = event.file
+        elif event.kind in ("write", "truncate"):
+            self.files[event.file].pending.append(event)
+        elif event.kind == "sync":
+            file = self.files[event.file]
+            for pending in file.pending:
+                _write(file.content, pending, len(pending.data))
+            file.pending.clear()
+        elif event.kind == "remove":
+            self.names.pop(event.path, None)
+        elif event.kind == "rename":
+            assert event.target is not None
+            self.names[event.target] = self.names.pop(event.path)
+        elif event.kind == "folder":
+            self._sync_folder(event.path)
+        else:
+            self._apply_to_catalog(event)
+
+    def _sync_folder(self, folder: Path) -> None:
+        for path in self.names.keys() | self.durable_names.keys():
+            if path.parent == folder:
+                if path in self.names:
+                    self.durable_names[path] = self.names[path]
+                else:
+                    self.durable_names.pop(path)
+        if folder == Path():
+            self.catalogs = self.catalogs[-1:]
+
+    def _apply_to_catalog(self, event: Event) -> None:
+        now = self.catalogs[-1]
+        if event.kind == "commit":  # LMDB has synced it; that it keeps its promise is its tests' business
+            if event.path in now:
+                self.contents[now[event.path]] = event.data
+            else:
+                for names in self.catalogs:
+                    names[event.path] = len(self.contents)
+                self.contents.append(event.data)
+        elif event.kind == "lost":
+            self.catalogs = [{path: number for path, number in now.items() if path != event.path}]
+        else:
+            assert event.kind == "rename folder"
+            assert event.target is not None
+            moved = {path: number for path, number in now.items() if path != event.path}
+            self.catalogs.append(moved | {event.target: now[event.path]})
+
+
 def after_power_loss(events: Sequence[Event], root: Path, rng: random.Random) -> None:
     """Make the folder `root` as a disk may show it when power fails after `events`.
 
     Of what was not synced, each write, cut, new name and removal may or may not have happened; a write may be torn.
-    The catalog is as its last commit left it: that LMDB keeps its own promise is LMDB's tests' business.
+    Renamed folders were renamed in order, up to some point.
     """
-    files: dict[Path, _File] = {}
-    durable_names: dict[Path, _File] = {}
-    names: dict[Path, _File] = {}
-    catalog = b""
+    replay = _Replay()
     for event in events:
-        _apply(event, files, names, durable_names)
-        if event.kind == "commit":
-            catalog = event.data
+        replay.apply(event)
     for folder in ("segments", "catalog"):
         (root / folder).mkdir(parents=True)
-    if catalog:
-        (root / "catalog" / "data.mdb").write_bytes(catalog)
-    for path in durable_names.keys() | names.keys():
-        file = rng.choice([durable_names.get(path), names.get(path)])
+    for folder_path, number in rng.choice(replay.catalogs).items():
+        (root / folder_path).mkdir(exist_ok=True)
+        (root / folder_path / "data.mdb").write_bytes(replay.contents[number])
+    for path in sorted(replay.durable_names.keys() | replay.names.keys()):
+        file = rng.choice([replay.durable_names.get(path), replay.names.get(path)])
         if file is not None:
-            (root / path).write_bytes(_content(file, rng))
-
-
-def _apply(event: Event, files: dict[Path, _File], names: dict[Path, _File], durable_names: dict[Path, _File]) -> None:
-    if event.kind == "new":
-        files[event.path] = names[event.path] = _File()
-    elif event.kind in ("write", "truncate"):
-        files[event.path].pending.append(event)
-    elif event.kind == "sync":
-        file = files[event.path]
-        for pending in file.pending:
-            _write(file.content, pending, len(pending.data))
-        file.pending.clear()
-    elif event.kind == "remove":
-        names.pop(event.path, None)
-    elif event.kind == "rename":
-        assert event.target is not None
-        files[event.target] = names[event.target] = names.pop(event.path)
-    elif event.kind == "folder":
-        for path in names.keys() | durable_names.keys():
-            if path.parent == event.path:
-                if path in names:
-                    durable_names[path] = names[path]
-                else:
-                    durable_names.pop(path)
+            (root / path).parent.mkdir(exist_ok=True)
+            (root / path).write_bytes(_content(replay.files[file], rng))
 
 
 def _content(file: _File, rng: random.Random) -> bytes:

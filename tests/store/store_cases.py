@@ -9,6 +9,7 @@ import random
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +28,19 @@ FINGERPRINT = Fingerprint(
 WORDS = ["alpha", "beta ", "Zürich\n", "日本語。", "🙂", "\r\n", "e\u0301", " ", "the quick brown fox. ", "x" * 50]
 
 
+class ChunkModel(NamedTuple):
+    """What one append covered. A forgotten source has no name."""
+
+    token_lo: int
+    token_hi: int
+    byte_lo: int
+    byte_hi: int
+    source: str
+
+
 @dataclass
 class SessionModel:
-    """What one session must hold."""
+    """What one session must hold. `archived`: source and text of what was pruned."""
 
     session_id: int
     name: str
@@ -41,6 +52,10 @@ class SessionModel:
     n_turns: int = 0
     missing: frozenset[int] = frozenset()
     has_tail: bool = True
+    pinned: bool = False
+    encrypted: bool = False
+    chunks: list[ChunkModel] = field(default_factory=list)
+    archived: tuple[tuple[str, bytes], ...] = ()
 
     def without_pages(self, pages: frozenset[int]) -> SessionModel:
         """The session after pages were dropped."""
@@ -53,21 +68,56 @@ class SessionModel:
     def without_sentence(self, number: int) -> SessionModel:
         """The session after its sentence `number` was forgotten."""
         span, _, _ = self.sentences[number]
-        tokens = range(span.token_lo, span.token_hi)
+        kept = self.sentences[:number] + self.sentences[number + 1 :]
+        return replace(self._blanked(*span), sentences=kept)
+
+    def without_source(self, name: str) -> SessionModel:
+        """The session after all that it holds of a source was forgotten."""
+        result = self
+        for chunk in self.chunks:
+            if chunk.source == name:
+                result = result._blanked(chunk.byte_lo, chunk.byte_hi, chunk.token_lo, chunk.token_hi)
+        return replace(
+            result,
+            sentences=[each for each in self.sentences if each[1] != name],
+            chunks=[each._replace(source="" if each.source == name else each.source) for each in self.chunks],
+            archived=tuple(each for each in self.archived if each[0] != name),
+        )
+
+    def pruned(self, keep: int) -> SessionModel:
+        """The session after all but the newest `keep` sentences, of which none was recalled, were pruned."""
+        result = self
+        for _, source, text in self.sentences[: max(0, len(self.sentences) - keep)]:
+            result = replace(result.without_sentence(0), archived=(*result.archived, (source, text)))
+        return result
+
+    def copied(self, session_id: int, name: str, *, kv: bool) -> SessionModel:
+        """Another session made from the export of this one."""
+        return replace(
+            self,
+            session_id=session_id,
+            name=name,
+            missing=self.missing if kv else frozenset(range(len(self.pages))),
+            has_tail=self.has_tail if kv else len(self.ids) % PAGE_TOKENS == 0,
+            pinned=False,
+            archived=(),
+        )
+
+    def _blanked(self, byte_lo: int, byte_hi: int, token_lo: int, token_hi: int) -> SessionModel:
+        tokens = range(token_lo, token_hi)
         n_sealed = len(self.pages) * PAGE_TOKENS
-        blank = b" " * (span.byte_hi - span.byte_lo)
         return replace(
             self,
             ids=[0 if token in tokens else each for token, each in enumerate(self.ids)],
-            text=self.text[: span.byte_lo] + blank + self.text[span.byte_hi :],
-            sentences=self.sentences[:number] + self.sentences[number + 1 :],
+            text=self.text[:byte_lo] + b" " * (byte_hi - byte_lo) + self.text[byte_hi:],
             missing=self.missing | {token // PAGE_TOKENS for token in tokens if token < n_sealed},
-            has_tail=self.has_tail and not (self.tail and span.token_hi > n_sealed and tokens),
+            has_tail=self.has_tail and not (self.tail and token_hi > n_sealed and tokens),
         )
 
     def applied(self, append: Append) -> SessionModel:
         """The session after an append."""
         sentences = [(span, append.source, self._bytes(append, span)) for span in append.sentences]
+        n_tokens, n_bytes = len(self.ids) + len(append.token_ids), len(self.text) + len(append.text)
         return replace(
             self,
             ids=self.ids + append.token_ids.tolist(),
@@ -77,6 +127,7 @@ class SessionModel:
             tail=append.tail,
             has_tail=True,
             n_turns=self.n_turns + append.ends_turn,
+            chunks=[*self.chunks, ChunkModel(len(self.ids), n_tokens, len(self.text), n_bytes, append.source)],
         )
 
     def _bytes(self, append: Append, span: SentenceRecord) -> bytes:

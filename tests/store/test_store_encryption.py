@@ -208,7 +208,7 @@ def test_forgetting_destroys_the_key(folder: Path) -> None:
         (key,) = [path.read_bytes() for path in keys_in(root / KEYS)]
         shutil.copytree(root, aside)
         receipt = store.forget_session(model.session_id)
-        assert receipt.n_keys == 1
+        assert (receipt.n_keys, receipt.keys_left) == (1, ())
         with pytest.raises(SessionNotFound):
             store.session("diary")
     everything = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
@@ -231,9 +231,11 @@ def test_the_key_goes_with_the_last_of_the_family(folder: Path) -> None:
 def test_a_session_whose_key_somebody_removed_can_be_forgotten(folder: Path) -> None:
     with new_store(folder / "s") as store:
         model = filled(store)
-    keys_in(folder / "s" / KEYS)[0].unlink()
+    (key,) = keys_in(folder / "s" / KEYS)
+    key.unlink()
     with open_again(folder / "s") as store:
-        assert store.forget_session(model.session_id).n_keys == 0
+        receipt = store.forget_session(model.session_id)
+        assert (receipt.n_keys, receipt.keys_left) == (0, (key.name,))
         assert store.sessions() == []
         assert_whole(store)
 
@@ -419,6 +421,21 @@ def test_a_damaged_key_file_is_named(folder: Path) -> None:
         with pytest.raises(RecordDamaged, match=f"{path.name} is damaged"):
             store.text(model.session_id)
         assert any(path.name in problem for problem in store.check().problems)
+
+
+def test_the_rest_of_a_store_goes_on_beside_a_damaged_key_file(folder: Path) -> None:
+    with new_store(folder / "s") as store:
+        model = filled(store)
+    (path,) = keys_in(folder / "s" / KEYS)
+    path.write_bytes(b"")
+    with open_again(folder / "s") as store:
+        assert not store.has_key(model.session_id)
+        assert store.sentences_after(None, 100) == []
+        plain = store.create_session("plain")
+        assert len(store.check().problems) == 1
+        store.forget_session(model.session_id)
+        assert [row.name for row in store.sessions()] == [plain.name] and keys_in(folder / "s" / KEYS) == []
+        assert store.check().problems == ()
 
 
 def test_a_store_gets_the_feature_with_its_first_encrypted_session(folder: Path) -> None:

@@ -170,6 +170,7 @@ with write_store(root) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_catalog_without_disk_space(folder: Path) -> None:
     """LMDB's own writes hit a size limit, in a process of its own."""
     run("-c", FULL_CATALOG, folder / "store")

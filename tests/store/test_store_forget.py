@@ -129,6 +129,7 @@ def test_a_forgetting_that_breaks_off_is_finished_by_the_next_opening(folder: Pa
         assert_whole(store)
 
 
+@pytest.mark.slow
 def test_a_reader_with_an_old_snapshot_delays_the_receipt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livingkv.store.committing._READERS_WAIT_S", 0.05)
     root = folder / "store"

@@ -120,3 +120,19 @@ def test_renaming(folder: Path) -> None:
         with pytest.raises(SessionNotFound):
             store.session("main")
         assert_whole(store)
+
+
+def test_a_receipt_counts_no_page_that_a_relative_keeps(folder: Path) -> None:
+    root = folder / "store"
+    model = filled_store(root)
+    with write_store(root) as store:
+        n_pages = len(model.pages)
+        copy = store.fork(1, "copy").session_id
+        assert n_pages and store.forget_session(copy).n_pages == 0
+        copy = store.fork(1, "copy").session_id
+        (first, *_) = [each for each in store.sentences_after(None, 1000) if each.session_id == copy]
+        receipt = store.forget_sentences([first.sentence_id], deep=True)
+        assert (receipt.n_pages, receipt.n_later_pages) == (0, 0)
+        assert_session(store, model)
+        store.fork(1, "third")
+        assert store.forget_everything().n_pages == n_pages

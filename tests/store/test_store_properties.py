@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from livingkv.errors import InputError, SessionExists, StoreError
 from livingkv.store import Append
-from tests.store.crash_driver import applied, make_change, perform
+from tests.store.crash_operations import applied, make_change, perform
 from tests.store.faulty_disk import FailingDisk
 from tests.store.store_cases import (
     SessionModel,
@@ -61,9 +61,9 @@ class StoreAgainstDict(RuleBasedStateMachine):
         rng = random.Random(seed)
         name = rng.choice(sorted(self.models))
         what = make_change(rng, self.models, name, f"made {self.n_made + 1} {seed}", self.n_made + 1)
-        perform(self.store, what, self.models)
+        perform(self.store, what, self.models, Path(self.folder.name))
         self.models = applied(self.models, what)
-        self.n_made += what.kind == "fork"
+        self.n_made += what.kind in ("fork", "copy")
 
     @rule()
     def lose_the_catalog(self) -> None:
@@ -87,7 +87,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
         models, appends = dict(self.models), []
         for _ in range(rng.choice([1, 1, 1, 4])):
             name = rng.choice(sorted(models))
-            append = make_append(models[name], rng, page_bytes=rng.choice([0, 50, 2000]), source=rng.choice(["x", "y"]))
+            append = make_append(models[name], rng, page_bytes=rng.choice([1, 50, 2000]), source=rng.choice(["x", "y"]))
             appends.append(append)
             models[name] = models[name].applied(append)
         return appends, models

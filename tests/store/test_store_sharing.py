@@ -37,6 +37,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused_and_a_dead_one_forgotten(folder: Path) -> None:
     model = filled_store(folder / "store")
     with start("-c", HOLD, folder / "store") as holder:
@@ -81,6 +82,7 @@ def _in_child(store: Store, path: Path, answers: multiprocessing.connection.Conn
     answers.send(result)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_forked_child_may_not_use_the_parents_store(folder: Path) -> None:
     model = filled_store(folder / "store")
@@ -105,6 +107,7 @@ def _open_in_child(path: Path, answers: multiprocessing.connection.Connection) -
         answers.send(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_child_forked_inside_a_transaction_may_not_open_the_store(folder: Path) -> None:
     filled_store(folder / "store")
@@ -154,6 +157,7 @@ def test_threads_read_while_one_appends(folder: Path) -> None:
         assert_session(reader, known)
 
 
+@pytest.mark.slow
 def test_the_catalogs_map_grows_under_readers(folder: Path) -> None:
     model = filled_store(folder / "store")
     rng = random.Random(3)
@@ -187,6 +191,7 @@ with Store.open(Path(sys.argv[1]), mode="write") as store:
 """
 
 
+@pytest.mark.slow
 def test_a_process_with_little_address_space_uses_a_smaller_map(folder: Path) -> None:
     filled_store(folder / "store")
     run("-c", LITTLE_ADDRESS_SPACE, folder / "store")

@@ -1,0 +1,82 @@
+"""Whether an answer says something, and whether what it says stands in the recalled text.
+
+Knows words; knows no model. A small model answers fluently beside the fact that it attends: "the badge number is 28"
+where the text says "room H28". What it adds to the question must stand in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import regex
+
+from livingkv.index.analysis import english_stem, folded
+from livingkv.index.question_words import QUESTION_WORDS
+from livingkv.question import Name, names_in, share_held
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:[-./:@'’,][\p{L}\p{M}\p{N}_]+)*")
+_DIGIT_GROUPS = regex.compile(r"(?<=\d)[,\u202f\u00a0](?=\d{3})")
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+
+_PART_OF_A_NAME = 0.5
+_PLAIN = frozenset(
+    word
+    for line in (
+        "a an the of to in on at by for from with and or but not no yes it its he she his her him they them their",
+        "this that these those there here as is are was were be been being has have had do does did will would",
+        "can could should may might must i you we my your our me us so if then than also very just which who what",
+        "when where how why answer question text based provided information given according stated mentioned name",
+        "called one ones",
+    )
+    for word in line.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Shares, 0..1, of what an answer adds to its question; all 0 for one that says nothing new.
+
+    found: of its words, those that stand anywhere in the recalled sentences. bound: at most found, those that stand in
+    one sentence together with a name of the question; less where the sentence holds only a part of the name.
+    """
+
+    found: float
+    bound: float
+
+
+def support(answer: str, question: str, sentences: Sequence[str]) -> Support:
+    """How much of what an answer adds to its question stands in the recalled sentences, and where.
+
+    Words are compared without case, English endings and separators of thousands; function words are left out; in
+    scripts without spaces, signs are compared.
+    """
+    new = _content(answer) - _content(question)
+    if not new:
+        return Support(0.0, 0.0)
+    names = names_in(question)
+    held = [len(new & _content(sentence)) / len(new) for sentence in sentences]
+    found = len(new & set().union(*map(_content, sentences))) / len(new)
+    near = [_nearness(names, sentence) for sentence in sentences]
+    return Support(found, max((part * share for part, share in zip(held, near, strict=True)), default=0.0))
+
+
+def _nearness(names: Sequence[Name], sentence: str) -> float:
+    """1 for a sentence with a whole name of the question, or a question without names; a part of a name says less."""
+    if not names:
+        return 1.0
+    best = max(share_held(name, sentence) for name in names)
+    return best if best == 1.0 else best * _PART_OF_A_NAME
+
+
+def _content(text: str) -> set[str]:
+    plain = _DIGIT_GROUPS.sub("", text)
+    found: set[str] = set()
+    for match in _WORD.finditer(plain):
+        word = folded(match[0].rstrip("'’"))
+        word = regex.sub(r"['’]s$", "", word)
+        if _UNSPACED.search(word):
+            found.update(word)
+        elif word not in _PLAIN and word not in QUESTION_WORDS:
+            found.add(english_stem(word) if word.isascii() else word)
+    return found

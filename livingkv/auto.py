@@ -1,0 +1,57 @@
+"""Mode auto: reads what was recalled in the cheapest way that may do, checks the answer, goes on, or abstains.
+
+Knows ranks, ways of reading and what an answer is worth; knows no page and no index. A hit that stands out is read from
+stored KV with its neighbours, nothing is read again. Where that does not convince, the sentences of the first hits are
+read again, then the passages around the best two. What never convinces is not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from livingkv.confidence import n_tied
+from livingkv.passages import Judged
+from livingkv.question import Name, names_held
+from livingkv.results import Mode
+
+SENTENCES = 4
+"""So many sentences are read again at least, where there are as many hits."""
+
+MOST_SENTENCES = 8
+PASSAGES = 2
+LEAST_GAIN = 0.1
+"""Below this many nats per question token, and this share of its words, nothing is worth reading."""
+
+
+class Way(NamedTuple):
+    """One way of reading: the mode, the hits to recall, whether they are grown to passages, and why."""
+
+    mode: Mode
+    hits: tuple[Judged, ...]
+    grown: bool
+    reason: str
+
+
+def ways(judged: Sequence[Judged], names: Sequence[Name]) -> Iterator[Way]:
+    """What to try, the cheapest first; nothing when no hit is worth reading. Hits best first; names of the question."""
+    hits = [hit for hit in judged if hit.gain is not None]
+    if not hits or max(hits[0].gain or 0.0, hits[0].coverage) < LEAST_GAIN:
+        return
+    needed, n_ties = _for_names(hits, names), n_tied(hits)
+    if len(needed) == 1:
+        yield Way("kv", tuple(needed), True, "one passage answers: its stored KV is attended, nothing is read again")
+    others = [hit for hit in hits if hit not in needed]
+    n = min(MOST_SENTENCES, max(SENTENCES, len(needed), n_ties))
+    first = (*needed, *others)[:n]
+    yield Way("ground", first, False, f"the {len(first)} best sentences are read again")
+    yield Way("ground", (*needed, *others)[:PASSAGES], True, "the passages around the best hits are read again")
+
+
+def _for_names(hits: Sequence[Judged], names: Sequence[Name]) -> list[Judged]:
+    """The best hit, and for every name that it does not hold the best hit that does."""
+    needed = [hits[0]]
+    for name in names:
+        if names_held([name], [hit.sentence.text for hit in needed]) < 1.0:
+            needed.extend([hit for hit in hits if names_held([name], [hit.sentence.text]) == 1.0][:1])
+    return needed

@@ -1,0 +1,104 @@
+"""What a question asks by: the names in it, and whether it asks about everything at once.
+
+Knows words, in any script; knows no store and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import regex
+
+from livingkv.index.analysis import folded, terms
+from livingkv.index.question_words import QUESTION_WORDS
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:[-./:@'’&][\p{L}\p{M}\p{N}_]+)*")
+_SENTENCE_START = regex.compile(r"(?:^|[.!?:;。！？…\n]\s*|[\"'“”«»(\[¿¡]\s*)$")
+_POSSESSIVE = regex.compile(r"['’]s?$")
+_INNER_CAPITAL = regex.compile(r"\p{Ll}\p{Lu}")
+_JOINT = regex.compile(r"[-_./:@&]")
+_LEAST_STEM, _LEAST_INFLECTED = 3, 4
+
+_OVER_ALL = regex.compile(
+    r"\bhow (?:many|often)\b|\bhow much (?:in (?:all|total)|altogether)\b"
+    r"|\b(?:list|name|enumerate|count|sum up)\b.*\b(?:all|every|each)\b"
+    r"|\b(?:total|overall) (?:number|count|amount)\b|\bin total\b"
+    r"|\bwie (?:viele|oft)\b|\bcombien d[e']|\bcuánt[oa]s\b|\bquant[ie]\b|\bhoeveel\b|\bhvor mange\b|\bhur många\b"
+    r"|\bсколько\b|有(?:多少|几)|いくつ|何(?:個|人|回|件)|몇",
+    regex.IGNORECASE,
+)
+
+
+class Name(NamedTuple):
+    """What a question calls something by: its words, and where they stand, characters [lo, hi)."""
+
+    words: tuple[str, ...]
+    lo: int
+    hi: int
+
+
+def names_in(question: str) -> tuple[Name, ...]:
+    """The names in a question, as it spells them, without a possessive ending; words that follow one another are one.
+
+    A name is a word with a digit, an inner capital or a joint (`ref-14`, `tenantId`, `lonely-rocket`), or one that is
+    capitalised inside a sentence. Where a language writes common nouns with a capital, they count as well.
+    """
+    found: list[Name] = []
+    for match in _WORD.finditer(question):
+        word = _POSSESSIVE.sub("", match[0])
+        if not word or folded(word) in QUESTION_WORDS or not _is_name(word, question[: match.start()]):
+            continue
+        lo, hi = match.start(), match.start() + len(word)
+        if found and question[found[-1].hi : lo] == " ":
+            found[-1] = Name((*found[-1].words, word), found[-1].lo, hi)
+        else:
+            found.append(Name((word,), lo, hi))
+    return tuple(found)
+
+
+def _is_name(word: str, before: str) -> bool:
+    if any(sign.isdigit() for sign in word) or _INNER_CAPITAL.search(word):
+        return True
+    if _JOINT.search(word):
+        return True
+    return word[0].isupper() and len(word) > 1 and not _SENTENCE_START.search(before)
+
+
+def names_held(names: Sequence[Name], sentences: Sequence[str]) -> float:
+    """The share of the names that the sentences hold, 0..1; 1 when there are none. A name counts by the most of its
+    words that stand together in one sentence.
+
+    Letters' case does not count; a word may be inflected at its end, a joined one must be there whole.
+    """
+    if not names:
+        return 1.0
+    known = [set(terms(sentence)) for sentence in sentences]
+    shares = [max((_share(words, name) for words in known), default=0.0) for name in names]
+    return sum(shares) / len(names)
+
+
+def share_held(name: Name, sentence: str) -> float:
+    """The share of a name's words that one sentence holds, as `names_held`."""
+    return _share(set(terms(sentence)), name)
+
+
+def _share(known: set[str], name: Name) -> float:
+    return sum(_holds(known, word) for word in name.words) / len(name.words)
+
+
+def _holds(known: set[str], word: str) -> bool:
+    whole = folded(word)
+    if whole in known:
+        return True
+    if _JOINT.search(word) or any(sign.isdigit() for sign in word):
+        return set(terms(word)) <= known
+    stem = whole[: max(_LEAST_STEM, len(whole) - 2)]
+    return len(whole) >= _LEAST_INFLECTED and any(
+        term.startswith(stem) and len(term) <= len(whole) + 3 for term in known
+    )
+
+
+def asks_about_all(question: str) -> bool:
+    """True when the answer depends on everything that is stored, not on one passage: a count, a sum, a full list."""
+    return _OVER_ALL.search(question) is not None

@@ -1,0 +1,34 @@
+"""Search in parts against one plain product: the same rows in the same order, whatever the parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from livingkv.index.flat_parts import FlatParts
+
+
+@pytest.mark.parametrize("part_rows", [7, 100, 1000])
+def test_parts_find_what_one_product_finds(part_rows: int) -> None:
+    generator = np.random.default_rng(part_rows)
+    codes = generator.integers(1, 256, (500, 32), dtype=np.uint8)
+    query = generator.integers(-127, 128, 32).astype(np.float32)
+    parts = FlatParts(32, part_rows)
+    for lo in range(0, 500, 90):
+        parts.add(codes[lo : lo + 90])
+    exact = (codes.astype(np.float32) - 128) @ query
+    allowed = generator.random(500) < 0.3
+    for marks, among in ((None, np.arange(500)), (allowed, np.flatnonzero(allowed))):
+        scores, rows = parts.search(query, 20, marks)
+        order = among[np.lexsort((among, -exact[among]))][:20]
+        assert rows.tolist() == order.tolist()
+        assert scores.tolist() == exact[order].tolist()
+    assert len(parts) == 500
+    assert (parts.codes() == codes).all()
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    parts = FlatParts(8)
+    scores, rows = parts.search(np.ones(8, np.float32), 5, None)
+    assert len(scores) == len(rows) == len(parts) == 0
+    assert parts.codes().shape == (0, 8)
