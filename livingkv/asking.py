@@ -211,6 +211,7 @@ class Asking:
             self._home.n_sinks,
             max_tokens,
             self._home.settings.placement,
+            self._home.settings.window_tokens,
         )
         prepared = self._prepared(mode, probed, preparing)
         self.clock.fetch = self.clock.lap() - self.clock.probe - self.clock.load

@@ -8,7 +8,7 @@ variant (dual-chunk positions need up to three), so partial results carry their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,26 @@ def attend(partitions: Sequence[Partition], scale: float) -> Tensor:
     assert parts, "attention over nothing"
     pairs = [_attend_one(part, scale) for part in parts]
     return _merge(pairs, parts[0].queries.dtype)
+
+
+def attend_in_turn(partitions: Iterable[Partition], scale: float) -> Tensor:
+    """`attend` over partitions that are made one after the other: each is merged before the next is asked for, so that
+    one at a time is in memory. The same up to fp32 rounding."""
+    out: Tensor | None = None  # fp32
+    lse: Tensor | None = None
+    for part in partitions:
+        if not part.keys.shape[2]:
+            continue
+        dtype = part.queries.dtype
+        piece, piece_lse = _attend_one(part, scale)
+        if out is None or lse is None:
+            out, lse = piece.float(), piece_lse
+            continue
+        total = torch.logaddexp(lse, piece_lse)
+        out = out * (lse - total).exp().unsqueeze(-1) + piece.float() * (piece_lse - total).exp().unsqueeze(-1)
+        lse = total
+    assert out is not None, "attention over nothing"
+    return out.to(dtype)
 
 
 def attend_reference(partitions: Sequence[Partition], scale: float) -> Tensor:

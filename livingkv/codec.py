@@ -64,6 +64,15 @@ class PageCodec(Protocol):
         """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec."""
         ...
 
+    def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
+        """The parts of a page that hold one layer, not copied, always of the same sizes. Raises as `decode`."""
+        ...
+
+    def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
+        """Keys and values [n_kv_heads, tokens, head_dim] of one layer of adjacent pages, the first at `first_token`:
+        those of `decode`. `rows`: uint8 [pages, bytes], each the joined `layer_bytes` of a page; on any device."""
+        ...
+
 
 def make_codec(name: CodecName, shape: PageShape, key_bias: Sequence[Tensor | None], rope: Rope) -> PageCodec:
     """The codec called `name`. `key_bias` has one [n_kv_heads, head_dim] tensor or None for each layer."""
@@ -101,6 +110,17 @@ class Lossless:
         """See PageCodec."""
         runs = [self.decode_run(page, device) for page in pages]
         return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
+
+    def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
+        """See PageCodec."""
+        size = self._shape.n_kv_heads * PAGE_TOKENS * self._shape.head_dim * self._shape.dtype.itemsize
+        return _layer_parts(page, "lossless", self._shape, [size, size], layer)
+
+    def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
+        """See PageCodec."""
+        shape = (2, self._shape.n_kv_heads, PAGE_TOKENS, self._shape.head_dim)
+        numbers = rows.view(self._shape.dtype).view(len(rows), *shape)
+        return KV(_side_by_side(numbers[:, 0]), _side_by_side(numbers[:, 1]))
 
     def decode_run(self, data: PageBytes, device: torch.device) -> KV:
         """What `encode_run` was given. Raises RecordDamaged for bytes of another shape."""
@@ -163,6 +183,27 @@ class Int8:
         values *= value_scales.view(torch.bfloat16).view(layers, heads, PAGE_TOKENS, 1).float()
         return KV(keys.to(dtype), values.to(dtype))
 
+    def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
+        """See PageCodec."""
+        return _layer_parts(page, "int8", self._shape, [size // self._shape.n_layers for size in self._sizes], layer)
+
+    def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
+        """See PageCodec."""
+        _, heads, dim, dtype = self._shape
+        n, shape = len(rows), (len(rows), heads, PAGE_TOKENS, dim)
+        parts = torch.split(rows, [size // self._shape.n_layers for size in self._sizes], 1)
+        key_codes, value_codes, key_scales, value_scales = parts
+        keys = key_codes.view(torch.int8).view(shape).float()
+        keys *= key_scales.view(torch.bfloat16).view(n, heads, 1, dim).float()
+        keys = _side_by_side(keys)
+        if self._bias is not None:
+            positions = torch.arange(first_token, first_token + n * PAGE_TOKENS, device=rows.device)
+            bias = self._bias[layer].to(rows.device).expand(-1, n * PAGE_TOKENS, -1)
+            keys += rotate(bias, rotation(positions, self._rope))
+        values = value_codes.view(torch.int8).view(shape).float()
+        values *= value_scales.view(torch.bfloat16).view(n, heads, PAGE_TOKENS, 1).float()
+        return KV(keys.to(dtype), _side_by_side(values).to(dtype))
+
     def _rotated_bias(self, first_token: int, device: torch.device) -> Tensor | None:
         """R(p)b for the page's positions: fp32 [n_layers, n_kv_heads, 64, head_dim]."""
         if self._bias is None:
@@ -188,6 +229,25 @@ def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     scale = torch.where(scale.float() < exact, bits + 1, bits).view(torch.bfloat16)
     divisor = torch.where(scale == 0, 1.0, scale.float())
     return (x / divisor).round_().to(torch.int8), scale
+
+
+def _layer_parts(
+    page: PageBytes, name: CodecName, shape: PageShape, sizes: Sequence[int], layer: int
+) -> list[PageBytes]:
+    """Of each section of a page, layers one after the other in it, the bytes of one layer; `sizes`: those, by
+    section."""
+    if _check_header(page, name, shape) != PAGE_TOKENS or len(page) != _HEADER.size + sum(sizes) * shape.n_layers:
+        raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")
+    parts, section = [], _HEADER.size
+    for size in sizes:
+        parts.append(page[section + layer * size : section + (layer + 1) * size])
+        section += size * shape.n_layers
+    return parts
+
+
+def _side_by_side(pages: Tensor) -> Tensor:
+    """[pages, heads, tokens, dim] as [heads, pages * tokens, dim]."""
+    return pages.transpose(0, 1).reshape(pages.shape[1], -1, pages.shape[3])
 
 
 def _in_place(data: PageBytes) -> Tensor:

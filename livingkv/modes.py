@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 
 from livingkv.engine import Engine
 from livingkv.errors import RecordDamaged
-from livingkv.hot_window import HotWindow
+from livingkv.hot_window import HotWindow, window_start
 from livingkv.passages import Passage
 from livingkv.recall import QUESTION_LEAD, Probed, attend_passages, attend_sinks
 from livingkv.results import Mode
 from livingkv.settings import Placement
 from livingkv.store import SessionRow
 from livingkv.stored_kv import StoredKV
+from livingkv.streaming import StreamedSpace
 from livingkv.workspace import AttentionState
 
 EXACT_RUN = 2048
-"""Tokens decoded at once in mode exact."""
+"""Tokens decoded at once for the device in mode exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Sets the workspace up for one question, mode by mode. `extra_tokens`: room for the question and the answer."""
+    """Sets the workspace up for one question, mode by mode. `window_tokens`: so many tokens of a session that is
+    attended whole are on the device at once."""
 
     engine: Engine
     kv: StoredKV
@@ -47,6 +49,7 @@ class Preparing:
     n_sinks: int
     max_tokens: int
     placement: Placement = "compact"
+    window_tokens: int = 4096
 
     def kv_mode(self) -> Prepared:
         """Stored KV of the passages; falls back to reading their text when a page is damaged."""
@@ -76,13 +79,18 @@ class Preparing:
         return Prepared("ground", space, ids, self.n_sinks)
 
     def exact_mode(self, session: SessionRow) -> Prepared:
-        """All stored KV of a session at its own positions, dual-chunk where the model has it."""
+        """All stored KV of a session at its own positions, dual-chunk where the model has it: the newest
+        `window_tokens` on the device, what is older streamed through attention in each layer of each pass."""
         ids = self._question()
-        space = self.engine.workspace(session.n_tokens + len(ids) + self.max_tokens, dual_chunk=True)
-        for lo in range(0, session.n_tokens, EXACT_RUN):
+        n_cold = window_start(session.n_tokens, self.window_tokens)
+        space = self.engine.workspace(session.n_tokens - n_cold + len(ids) + self.max_tokens, dual_chunk=True)
+        for lo in range(n_cold, session.n_tokens, EXACT_RUN):
             space.push(self.kv.run(session, lo, min(lo + EXACT_RUN, session.n_tokens)), lo)
         space.next_position = session.n_tokens
-        return Prepared("exact", space, ids, session.n_tokens)
+        if n_cold == 0:
+            return Prepared("exact", space, ids, session.n_tokens)
+        streamed = StreamedSpace(space, self.kv.cold(session, n_cold).layer, n_cold)
+        return Prepared("exact", streamed, ids, session.n_tokens)
 
     def resume_mode(self, hot: HotWindow) -> Prepared:
         """The session's hot window and sinks, copied: what is read now does not enter the session."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from livingkv.codec import KV, Lossless
+from livingkv.cold_kv import BLOCK_PAGES, ColdKV
 from livingkv.engine import Engine
 from livingkv.errors import PageDamaged, RecordDamaged
 from livingkv.hot_window import HotWindow, window_start
@@ -73,6 +74,12 @@ class StoredKV:
             return self._tiers.estimate_seconds(session.session_id, missing) if missing else 0.0
         except RecordDamaged:
             return None
+
+    def cold(self, session: SessionRow, n_tokens: int, *, block_pages: int = BLOCK_PAGES) -> ColdKV:
+        """The first `n_tokens` tokens, whole pages all of them, block by block. Raises PageDamaged where KV is gone."""
+        assert n_tokens % PAGE_TOKENS == 0 and n_tokens <= session.n_tokens, "cold KV is pages"
+        pages = n_tokens // PAGE_TOKENS
+        return ColdKV(self._store, self._engine, self._tiers, session.session_id, pages, block_pages=block_pages)
 
     def sinks(self, session: SessionRow, n_sinks: int) -> KV:
         """The first `n_sinks` tokens. They attend nothing but themselves, so where their page is damaged they are

@@ -158,6 +158,14 @@ class Workspace:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState. Writes the new keys, rotated, and values behind the attended slots."""
+        return attend(self.partitions(layer, query, key, value), self.scaled(scale))
+
+    def scaled(self, scale: float) -> float:
+        """`scale` with the factors that the model's positions put on scores; valid between begin and finish."""
+        return scale * self._rope.attention_factor**2 * self._temperature
+
+    def partitions(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> list[Partition]:
+        """What `attend` merges, for a caller who has more to merge with it. Writes as `attend` does."""
         assert self._own is not None, "begin comes first"
         n = query.shape[2]
         own = rotate(query, self._own)
@@ -174,8 +182,20 @@ class Workspace:
             turned = own if run.query is self._own else rotate(query, run.query)
             kv = self.keys[None, layer, :, run.lo : run.hi], self.values[None, layer, :, run.lo : run.hi]
             partitions.append(Partition(turned, *kv))
-        factor = self._rope.attention_factor
-        return attend(partitions, scale * factor * factor * self._temperature)
+        return partitions
+
+    def outside_runs(self, n_tokens: int) -> list[tuple[int, int, Rotation]]:
+        """(lo, hi, query variant) of keys that stand elsewhere at positions 0..n_tokens-1, all before the workspace's.
+        Valid between begin and finish."""
+        assert self._own is not None, "begin comes first"
+        if self._dual_chunk is None:
+            return [(0, n_tokens, self._own)]
+        rules, size = self._dual_chunk, period(self._dual_chunk)
+        first, n_new = self.next_position, int(self._own.cos.shape[0])
+        return [
+            (lo, min(lo + size, n_tokens), self._variant(rules, first, n_new, lo // size))
+            for lo in range(0, n_tokens, size)
+        ]
 
     def finish(self, n_tokens: int) -> None:
         """See AttentionState."""

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livingkv.attention import Partition, attend, attend_reference
+from livingkv.attention import Partition, attend, attend_in_turn, attend_reference
 
 
 def _partitions(sizes: list[int], tokens: int, dtype: torch.dtype, seed: int, batch: int = 1) -> list[Partition]:
@@ -26,6 +26,13 @@ def _partitions(sizes: list[int], tokens: int, dtype: torch.dtype, seed: int, ba
 def test_merged_partitions_equal_one_softmax(sizes: list[int], tokens: int, seed: int) -> None:
     parts = _partitions(sizes, tokens, torch.float32, seed)
     assert torch.allclose(attend(parts, 0.25), attend_reference(parts, 0.25), atol=2e-6)
+
+
+@given(st.lists(st.integers(0, 200), max_size=9), st.integers(1, 40), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_partitions_merged_in_turn_equal_one_softmax(sizes: list[int], tokens: int, seed: int) -> None:
+    parts = _partitions(sizes, tokens, torch.float32, seed)
+    assert torch.allclose(attend_in_turn(iter(parts), 0.25), attend_reference(parts, 0.25), atol=2e-6)
 
 
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 2**31))

@@ -11,6 +11,7 @@ from livingkv.codec import KV, Lossless, PageShape, make_codec, page_bytes
 from livingkv.errors import RecordDamaged
 from livingkv.model_rope import Rope
 from livingkv.positions import rotate, rotation
+from livingkv.settings import CodecName
 
 ROPE = Rope(1.0 / 1e4 ** (torch.arange(0, 16, 2, dtype=torch.float64) / 16), 1.0)
 CPU = torch.device("cpu")
@@ -88,3 +89,27 @@ def test_wrong_bytes_never_become_a_tensor(name: str) -> None:
     for bad in (b"", page[:10], page[:-1], page + b"\0", b"XXXX" + page[4:], other.encode(_kv(64), 0)[0]):
         with pytest.raises(RecordDamaged):
             codec.decode([bad], [0], CPU)
+
+
+@pytest.mark.parametrize("name", ["int8", "lossless"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_layer_alone_is_bitwise_that_of_the_pages(name: CodecName, dtype: torch.dtype) -> None:
+    bias = [torch.randn(2, 16) * 100, None, torch.randn(2, 16)]
+    codec = make_codec(name, _shape(dtype), bias, ROPE)
+    pages = codec.encode(_kv(192, dtype), 640)
+    whole = codec.decode(pages, [640, 704, 768], CPU)
+    for layer in range(3):
+        parts = [b"".join(bytes(part) for part in codec.layer_bytes(page, layer)) for page in pages]
+        rows = torch.stack([torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts])
+        one = codec.decode_layer(rows, 640, layer)
+        assert torch.equal(one.keys, whole.keys[layer]) and torch.equal(one.values, whole.values[layer])
+
+
+@pytest.mark.parametrize("name", ["int8", "lossless"])
+def test_no_layer_from_another_page(name: CodecName) -> None:
+    codec = make_codec(name, _shape(), (None,) * 3, ROPE)
+    other = make_codec("int8" if name == "lossless" else "lossless", _shape(), (None,) * 3, ROPE)
+    (page,) = codec.encode(_kv(64), 0)
+    for wrong in (page[:-1], page[:10], *other.encode(_kv(64), 0)):
+        with pytest.raises(RecordDamaged, match="livingkv check"):
+            codec.layer_bytes(wrong, 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from livingkv import Memory
+from livingkv import Memory, Settings
 from livingkv.codec_gate import measure_codec
 from livingkv.engine import Engine
 from livingkv.models import LoadedModel
@@ -56,6 +56,18 @@ def test_every_mode_answers(mode: Mode, notes_store: Path, default_model: Loaded
     assert "4471" in answer.answer and answer.mode == mode
     assert answer.reused_tokens == n_tokens if mode == "exact" else answer.reused_tokens < 200
     assert (answer.prefilled_tokens == 0) == (mode == "extract")
+
+
+def test_mode_exact_says_the_same_streamed_and_from_one_workspace(
+    notes_store: Path, default_model: LoadedModel
+) -> None:
+    for entry in (entry for entry in DEMO if entry["accept"]):
+        answers = []
+        for settings in (Settings(window_tokens=64, ram_budget_bytes=1 << 23), Settings(window_tokens=1 << 16)):
+            with Memory.open(notes_store, model=default_model, read_only=True, settings=settings) as memory:
+                answers.append(memory.ask(entry["question"], mode="exact", session="default", max_tokens=16))
+        assert answers[0].answer == answers[1].answer != ""
+        assert answers[0].reused_tokens == answers[1].reused_tokens
 
 
 def test_a_conversation_goes_on_in_another_process_state(tmp_path: Path, default_model: LoadedModel) -> None:
