@@ -159,7 +159,7 @@ class Memory(Keeping):
                     asking.abstain(probed, passages, "nothing stored shares a word or a meaning with it"), on_text
                 )
             answer = asking.read(mode, probed, passages, max_tokens, sampling or Sampling(), stop, on_text, "asked for")
-        if answer.confident:
+        if answer.confident or mode != "auto":
             self._home.note_recall(asking.recalled)
         return answer
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import lmdb
 
-from livingkv.errors import StoreError, StoreFull, StoreUnwritable
+from livingkv.errors import RecordDamaged, StoreError, StoreFull, StoreUnwritable
 from livingkv.store.disk import store_error
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_UNREADABLE = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _ROOM_BYTES = 1 << 16
 _LOCK_BYTES = 1 << 16
 """What LMDB's lock file takes for 1022 readers: 64 bytes each, and two pieces of the same size more."""
@@ -52,6 +53,11 @@ def _store_error(error: lmdb.Error, folder: Path) -> StoreError:
             return store_error(failure, folder)
     if isinstance(error, lmdb.ReadonlyError):
         return StoreUnwritable(f"{folder} cannot be written ({text}): check its owner and its permissions")
+    if isinstance(error, _UNREADABLE):
+        return RecordDamaged(
+            f"{folder} cannot be read ({text}); nothing was changed: `livingkv repair {folder.parent}` rebuilds it from "
+            "the segments"
+        )
     return StoreError(f"{folder} failed ({text}): check the disk, then run `livingkv check`")
 
 

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from livingkv.cli_receipts import spans
 from livingkv.store import Store
 from tests.cli.conftest import Run
@@ -46,6 +48,17 @@ def test_repair_rebuilds_a_lost_catalog_first(two: str, livingkv: Run) -> None:
     assert names(livingkv, two) == ["doors", "diary"]
     assert livingkv("check", two)[0] == 0
     assert "1119" in livingkv("ask", two, "What does door 17 open with?", "--mode", "extract")[1]
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xa5"])
+def test_repair_rebuilds_a_catalog_that_is_no_longer_one(two: str, livingkv: Run, fill: bytes) -> None:
+    file = Path(two) / "catalog" / "data.mdb"
+    file.write_bytes(fill * file.stat().st_size)
+    code, _, error = livingkv("stats", two)
+    assert code == 1 and f"livingkv repair {two}" in error and "Traceback" not in error
+    code, output, _ = livingkv("repair", two, "--json")
+    assert code == 0 and json.loads(output)["catalog"]["n_sessions"] == 2
+    assert livingkv("check", two)[0] == 0
 
 
 def test_repair_says_what_a_lost_catalog_cannot_have_back(two: str, livingkv: Run) -> None:
