@@ -84,11 +84,11 @@ def check(store: StorePath, key_folder: KeyFolder = None, as_json: Json = False,
     """
     from livingkv.cli_progress import waiting
     from livingkv.cli_render import print_check, print_json
+    from livingkv.rebuilding import check_at
     from livingkv.results import to_json
-    from livingkv.store import Store
 
-    with waiting("checking"), Store.open(store, mode="read", key_folder=key_folder) as opened:
-        report = opened.check()
+    with waiting("checking"):
+        report = check_at(store, key_folder=key_folder)
     if as_json:
         print_json({**to_json(report), "ok": report.ok})
     else:

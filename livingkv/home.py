@@ -16,6 +16,7 @@ from livingkv.errors import (
     InputError,
     PageDamaged,
     PageDropped,
+    RecordDamaged,
     SessionNotFound,
     StoreFull,
     StoreLocked,
@@ -159,7 +160,10 @@ class Home(StoreAndModel):
 
     def check(self) -> CheckReport:
         """What is wrong with store and index, in words. Never raises for damage."""
-        report = self.store().check()
+        try:
+            report = self.store().check()
+        except RecordDamaged as error:  # it cannot even be opened
+            return CheckReport(str(self.path), 0, 0, 0, (str(error),))
         return replace(report, problems=(*report.problems, *self.index.problems()))
 
     def close(self) -> None:

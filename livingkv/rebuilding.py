@@ -1,4 +1,7 @@
-"""A lost catalog made anew before a memory is opened. Knows that store and index depend on it; needs no model."""
+"""What can be found and mended before a memory is opened: a lost catalog, above all.
+
+Knows that store and index depend on it; needs no model.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from livingkv.errors import RecordDamaged
+from livingkv.results import CheckReport
 from livingkv.store import RebuildReport, Store
 
 
@@ -16,9 +20,22 @@ def rebuild_if_lost(path: str | Path, *, key_folder: str | None = None) -> Rebui
     next use makes it anew. Raises StoreNotFound, RecordDamaged (the manifest), StoreLocked or StoreError.
     """
     try:
-        Store.open(path, mode="read").close()
+        with Store.open(path, mode="read") as store:
+            store.require_catalog()
     except RecordDamaged:
         report = Store.rebuild_catalog(path, key_folder=key_folder)
         shutil.rmtree(Path(path) / "index", ignore_errors=True)
         return report
     return None
+
+
+def check_at(path: str | Path, *, key_folder: str | None = None) -> CheckReport:
+    """`Store.check` of the store at `path`; one that cannot be opened because it is damaged has that as its problem.
+
+    Raises StoreNotFound, FormatUnsupported or StoreError.
+    """
+    try:
+        with Store.open(path, mode="read", key_folder=key_folder) as store:
+            return store.check()
+    except RecordDamaged as error:
+        return CheckReport(str(path), 0, 0, 0, (str(error),))

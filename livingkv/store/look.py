@@ -161,6 +161,12 @@ class StoreLook:
         """Counts, and bytes by part from the real sizes of the files."""
         return measure_store(self.path, self._catalog)
 
+    def require_catalog(self) -> None:
+        """Raise RecordDamaged if the catalog's file cannot be read to its end. Rows that are damaged do not count."""
+        with self._catalog.read() as snapshot:
+            for _ in snapshot.damaged_entries():
+                pass
+
     def check(self) -> CheckReport:
         """Verify every record, the catalog and that they agree. Reads the whole store; never raises for damage."""
         return check_store(self.path, self._disk, self._catalog, self._reading, self._segments, self.fingerprint)

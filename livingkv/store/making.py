@@ -134,7 +134,7 @@ def open_catalog(
     manifest = read_manifest(root)
     if manifest is None:
         raise StoreNotFound(f"no store at {root}: check the path, or ingest something to make one there")
-    if not (root / CATALOG / "data.mdb").exists() or not (root / CATALOG / "data.mdb").stat().st_size:
+    if not has_catalog_file(root):
         raise _catalog_lost(root)
     with ExitStack() as stack:
         vault = Vault(KeyFiles(disk, root, manifest.store_id, key_folder))
@@ -148,6 +148,12 @@ def open_catalog(
             raise manifest_damaged(root, "it is not the one that the catalog knows")
         stack.pop_all()
     return manifest, catalog
+
+
+def has_catalog_file(root: Path) -> bool:
+    """True if something stands where the catalog's file belongs that could be one."""
+    file = root / CATALOG / "data.mdb"
+    return file.is_file() and file.stat().st_size > 0
 
 
 def with_feature(disk: Disk, root: Path, catalog: Catalog, manifest: Manifest, feature: str) -> Manifest:

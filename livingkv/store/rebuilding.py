@@ -17,7 +17,7 @@ from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.events import Forgotten, unpack_event
 from livingkv.store.items import Erasure, SegmentItem, State
 from livingkv.store.key_files import KeyFiles
-from livingkv.store.making import CATALOG, SEGMENTS
+from livingkv.store.making import CATALOG, SEGMENTS, has_catalog_file
 from livingkv.store.manifest import Manifest, read_manifest
 from livingkv.store.records import (
     SEGMENT_HEADER_BYTES,
@@ -89,7 +89,7 @@ def rebuild_catalog(root: Path, disk: Disk, map_bytes: int, key_folder: Path | N
 
 def _require_lost(root: Path, map_bytes: int) -> None:
     """Raise StoreError if the catalog is whole: rebuilding would lose tails and weights for nothing."""
-    if not (root / CATALOG / "data.mdb").exists() or not (root / CATALOG / "data.mdb").stat().st_size:
+    if not has_catalog_file(root):
         return
     with contextlib.suppress(RecordDamaged):
         try:

@@ -64,7 +64,11 @@ class Snapshot:
     ) -> None:
         self._environment.end_read(self._transaction)
         if isinstance(error, lmdb.Error):
-            raise RecordDamaged(f"the catalog {self._environment.folder} cannot be read ({error})") from error
+            folder = self._environment.folder
+            raise RecordDamaged(
+                f"the catalog {folder} cannot be read ({error}): `livingkv repair {folder.parent}` rebuilds it "
+                "from the segments"
+            ) from error
 
     def _get(self, database: bytes, key: bytes) -> bytes | None:
         if database not in self._handles:  # an earlier livingkv made the catalog, and no writer has opened it since

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,40 @@ def test_bad_reembeddings(two: str, tmp_path: Path, livingkv: Run) -> None:
 def test_spans() -> None:
     assert spans([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
     assert spans([]) == ""
+
+
+def _overwrite(file: Path, first: int, last: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[first:last] = random.Random(7).randbytes(len(data[first:last]))
+    file.write_bytes(data)
+
+
+def _random(file: Path) -> None:
+    _overwrite(file, 0, file.stat().st_size)
+
+
+def _middle(file: Path) -> None:
+    middle = file.stat().st_size // 2 // 4096 * 4096
+    _overwrite(file, middle, middle + 3 * 4096)
+
+
+def _emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("harm", [_random, _middle, _emptied, _folder])
+def test_check_names_and_repair_rebuilds_an_unreadable_catalog(
+    two: str, livingkv: Run, harm: Callable[[Path], None]
+) -> None:
+    harm(Path(two) / "catalog" / "data.mdb")
+    code, output, _ = livingkv("check", two, "--json")
+    (problem,) = json.loads(output)["problems"]
+    assert code == 1 and f"livingkv repair {two}" in problem
+    code, output, errors = livingkv("repair", two)
+    assert (code, errors) == (0, "") and "rebuilt: 2 sessions" in output
+    assert livingkv("check", two)[0] == 0
