@@ -14,7 +14,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
-from livingkv.errors import RecordDamaged
+from livingkv.errors import RecordDamaged, StoreError
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
@@ -34,6 +34,23 @@ class Archive:
     def read(self) -> list[ArchivedSentence]:
         """All sentences, oldest first. Raises RecordDamaged or StoreError."""
         return [self._sentence(number, line) for number, line in enumerate(self._lines(), 1)]
+
+    def problems(self) -> list[str]:
+        """One line for each run of damaged lines, or for a file that cannot be read. Whole lines that were cut off
+        leave no trace."""
+        try:
+            known = self._known()
+        except StoreError as error:
+            return [f"the archive cannot be read: {error}"]
+        damaged = [number for number, (_, sentence) in enumerate(known, 1) if sentence is None]
+        known_bad = set(damaged)
+        firsts = [number for number in damaged if number - 1 not in known_bad]
+        lasts = [number for number in damaged if number + 1 not in known_bad]
+        what_to_do = "restore the file from a backup, or remove them: their pruned text cannot be made anew"
+        return [
+            f"{self._path} {f'line {first}' if first == last else f'lines {first} to {last}'}: damaged; {what_to_do}"
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
 
     def _lines(self) -> list[bytes]:
         with errors_named(self._path):

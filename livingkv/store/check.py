@@ -1,4 +1,6 @@
-"""Finding damage: catalog rows, their sums, every record, and that all of them agree (Store.check). Changes nothing.
+"""Finding damage: catalog rows, their sums, every record, that all of them agree, and the archive.
+
+Behind Store.check; changes nothing.
 
 Damage becomes one line in the report; only a store that cannot be read at all raises.
 """
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from livingkv.errors import KeyMissing, LivingKVError, RecordDamaged, StoreError
 from livingkv.results import CheckReport
+from livingkv.store.archive import Archive
 from livingkv.store.catalog import Catalog
 from livingkv.store.check_segments import SegmentCheck
 from livingkv.store.chunk_payload import Chunk
@@ -36,7 +39,7 @@ def check_store(
     facts.check_tails(reading)
     facts.check_records(reader, reading)
     segments = SegmentCheck(disk, root, facts.segments, facts.known_records())
-    problems = facts.problems + segments.problems()
+    problems = facts.problems + segments.problems() + Archive(disk, root).problems()
     return CheckReport(str(root), len(facts.pages), segments.n_records, facts.n_sentences, tuple(problems))
 
 
