@@ -47,7 +47,8 @@ def repair(
     token ids by the model. A text-only session gets KV when it is named.
     What is encrypted needs its key.
 
-    Exit codes: 0 whole again, 1 an error, or something could not be rebuilt.
+    Exit codes: 0 whole again (of one session: it is), 1 an error, or
+    something could not be rebuilt: it is named.
 
     \b
     Examples:
@@ -56,16 +57,18 @@ def repair(
     """
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_repaired
-    from livingkv.rebuilding import rebuild_if_lost
+    from livingkv.rebuilding import mend_files, problems_of, rebuild_if_lost
 
     rebuilt = rebuild_if_lost(store, key_folder=key_folder)
+    segments = mend_files(store, key_folder=key_folder)
     chosen = chosen_model(model, weights, dual_chunk)
     settings = chosen_settings(key_folder=key_folder)
     opened = open_memory(store, model=chosen, settings=settings, create=False)
     with opened as memory, count_bar("rebuilding pages") as show:
         repaired = memory.repair(session=session, progress=show)
-    print_repaired(rebuilt, repaired, as_json=as_json)
-    is_left = any(one.problem for one in repaired) or (rebuilt is not None and bool(rebuilt.problems))
+        left = problems_of(memory.check(), None if session is None else memory.session(session).session_id)
+    print_repaired(rebuilt, segments, repaired, left, as_json=as_json)
+    is_left = bool(left) or any(one.problem for one in repaired) or (rebuilt is not None and bool(rebuilt.problems))
     return ExitCode.FAILED if is_left else ExitCode.OK
 
 

@@ -92,21 +92,33 @@ def print_restored(done: Sequence[Ingested], *, as_json: bool) -> None:
         print_facts({"restored": "nothing: the archive is empty"})
 
 
-def print_repaired(rebuilt: RebuildReport | None, repaired: Sequence[Repaired], *, as_json: bool) -> None:
-    """What was rebuilt: the catalog, then the KV of each session; what could not be found on lines of its own."""
+def print_repaired(
+    rebuilt: RebuildReport | None,
+    segments: Sequence[int],
+    repaired: Sequence[Repaired],
+    remaining: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """What was rebuilt: the catalog, segment files, then the KV of each session; what remains on lines of its own."""
     if as_json:
-        print_json({"catalog": None if rebuilt is None else asdict(rebuilt), "sessions": to_json(repaired)})
+        catalog = None if rebuilt is None else asdict(rebuilt)
+        whole = {"catalog": catalog, "segments": list(segments), "sessions": to_json(repaired)}
+        print_json({**whole, "remaining": list(remaining)})
         return
     facts: dict[str, object] = {}
     if rebuilt is not None:
         facts["catalog"] = f"rebuilt: {rebuilt.n_sessions:,} sessions, {rebuilt.n_tokens:,} tokens"
+    if segments:
+        facts["segments"] = f"{spans(segments)} replaced"
     for one in repaired:
         parts = [f"pages {spans(one.pages)}"] if one.pages else []
         parts += ["tail"] if one.tail else []
         facts[f"session {one.session}"] = " and ".join(parts or ["nothing"]) + " rebuilt"
-    print_facts(facts or {"result": "nothing had to be rebuilt"})
+    print_facts(facts or {"result": "nothing could be rebuilt" if remaining else "nothing had to be rebuilt"})
     print_problems(() if rebuilt is None else rebuilt.problems)
     print_problems([f"session {one.session}: {one.problem}" for one in repaired if one.problem])
+    print_problems(remaining)
 
 
 def spans(numbers: Sequence[int]) -> str:

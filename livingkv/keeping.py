@@ -32,15 +32,18 @@ class Keeping:
 
         A text-only session is given KV when it is named. Encrypted sessions whose key is not there are left alone. One
         entry for each session that needed it; what cannot be rebuilt, as its token ids are damaged too, stands in its
-        `problem` and stops no other. The index is checked as well, and made anew where it is damaged. `progress` gets
+        `problem` and stops no other. Damaged segment files are replaced where nothing in them is lost; `check` names
+        what remains. The index is checked as well, and made anew where it is damaged. `progress` gets
         pages done and in all, session by session.
         """
         store, engine = self._home.writable_store(), self._home.engine()
         rows = [store.session(session)] if session is not None else store.sessions()
         self._home.let_go()
+        store.mend_segments()  # what can be read is not to be made anew
         settings, n_sinks = self._home.settings, self._home.n_sinks
         wanted = [row for row in rows if session is not None or (not row.text_only and store.has_key(row.session_id))]
         done = [repair_session(store, engine, settings, row, n_sinks, progress) for row in wanted]
+        store.mend_segments()  # whose pages have been made anew elsewhere
         self._home.index.mend()
         return [one for one in done if one.pages or one.tail or one.problem]
 

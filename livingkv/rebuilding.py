@@ -29,6 +29,20 @@ def rebuild_if_lost(path: str | Path, *, key_folder: str | None = None) -> Rebui
     return None
 
 
+def mend_files(path: str | Path, *, key_folder: str | None = None) -> tuple[int, ...]:
+    """`Store.mend_segments` of the store at `path`: the numbers of the segments that were replaced."""
+    with Store.open(path, mode="write", key_folder=key_folder) as store:
+        return store.mend_segments()
+
+
+def problems_of(report: CheckReport, session_id: int | None) -> tuple[str, ...]:
+    """What `check` found; of one session only, where its id is given."""
+    if session_id is None:
+        return report.problems
+    own = (f"session {session_id} ", f"session {session_id}:")
+    return tuple(problem for problem in report.problems if problem.startswith(own))
+
+
 def check_at(path: str | Path, *, key_folder: str | None = None) -> CheckReport:
     """`Store.check` of the store at `path`; one that cannot be opened because it is damaged has that as its problem.
 

@@ -124,7 +124,8 @@ class Committing:
         self.commit(state, () if is_log else records, records if is_log else (), put_moved)
         path = segment_path(self._root / "segments", number)
         with errors_named(path):
-            self._disk.remove(path)
+            if not path.is_dir():  # a folder is none of ours
+                self._disk.remove(path)
             self._disk.sync_folder(path.parent)
         self._disk.reached(Step.SEGMENT_REMOVED)
 
@@ -184,7 +185,7 @@ class Committing:
             self._disk.remove(self._root / MANIFEST_DRAFT)
             for path in sorted(folder.iterdir()):
                 number = segment_number(path)
-                if number is not None:
+                if number is not None and not path.is_dir():  # check names a folder
                     self._cut(path, segments.get(number))
             self._writer.begin(segments, next_segment)
         for name in ("catalog.new", "catalog.lost"):  # of a rebuilding: the catalog in use is whole

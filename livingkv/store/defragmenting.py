@@ -122,6 +122,8 @@ class Move:
 
     def records(self) -> Iterator[Record]:
         """The records as they are, but for old names. Raises RecordDamaged."""
+        if not self.places:  # then the file may be gone, too
+            return
         try:
             descriptor = self._disk.open_existing(self._path, writable=False)
         except OSError as error:

@@ -47,7 +47,7 @@ class Erasing:
     def _segment(self, number: int, own: Sequence[Erasure]) -> None:
         path = segment_path(self._folder, number)
         with errors_named(path):
-            if not path.exists():
+            if not path.is_file():
                 return
             descriptor = self._disk.open_existing(path, writable=True)
             try:

@@ -70,7 +70,7 @@ class SegmentWriter:
         """Go on with a segment if it is whole as far as that can be seen; else the next append begins a new one."""
         try:
             descriptor = self._disk.open_existing(segment_path(self._folder, number), writable=True)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return
         with ExitStack() as stack:
             stack.callback(self._disk.close, descriptor)

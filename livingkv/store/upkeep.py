@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from livingkv.store.check_segments import SegmentCheck
 from livingkv.store.defragmenting import Living, OldNames, movable
 from livingkv.store.forget_life import StoreForgetting
 from livingkv.store.making import SEGMENTS
@@ -68,14 +69,39 @@ class StoreUpkeep(StoreForgetting):
         if not left:
             return False
         progress.done.add(left[0])
-        move = movable(self._disk, self.path / SEGMENTS, left[0], living)
+        self._move(left[0], living, progress)
+        return True
+
+    def _move(self, number: int, living: Living, progress: Moved) -> None:
+        """Move what lives out of a segment, or note why it stays."""
+        move = movable(self._disk, self.path / SEGMENTS, number, living)
         if isinstance(move, str):
             progress.problems.append(move)
-            return True
-        self._writing().replace_segment(living.state, left[0], living.segments[left[0]].kind, move.records(), move.put)
+            return
+        self._writing().replace_segment(living.state, number, living.segments[number].kind, move.records(), move.put)
         progress.n_segments += 1
         progress.n_records += len(move.places)
-        return True
+
+    def mend_segments(self) -> tuple[int, ...]:
+        """Move what lives out of segments whose file is damaged, short or gone, and remove the file. Their numbers.
+
+        A segment stays where a record that is needed cannot be read: `check` names it. One commit for each segment;
+        broken off, nothing is lost. Raises StoreFull, StoreUnwritable or StoreError.
+        """
+        mended = []
+        with self._append_lock:
+            self._writing().erase()
+            with self._catalog.read() as snapshot:
+                segments, living = snapshot.segments(), Living(snapshot)
+            known = {number: {place.offset for place in living.rows[number]} for number in segments}
+            for number, item in segments.items():
+                if SegmentCheck(self._disk, self.path, {number: item}, {number: known[number]}).problems():
+                    moved = Moved()
+                    with self._catalog.read() as snapshot:
+                        self._move(number, Living(snapshot), moved)
+                    mended += [number] if moved.n_segments else []
+        self._segments.release_removed()
+        return tuple(mended)
 
     def recharge(self, sentence_ids: Iterable[int], *, half_life_s: float = HALF_LIFE_S) -> None:
         """Count one recall of each sentence: its weight, decayed until now, grows by 1. One commit; durable on return.

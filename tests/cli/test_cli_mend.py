@@ -21,7 +21,12 @@ from tests.store.damage import flip
 def test_repair_has_nothing_to_do(two: str, livingkv: Run) -> None:
     code, output, errors = livingkv("repair", two)
     assert (code, errors, output) == (0, "", "result  nothing had to be rebuilt\n")
-    assert json.loads(livingkv("repair", two, "--json")[1]) == {"catalog": None, "sessions": []}
+    assert json.loads(livingkv("repair", two, "--json")[1]) == {
+        "catalog": None,
+        "segments": [],
+        "sessions": [],
+        "remaining": [],
+    }
 
 
 def test_repair_rebuilds_damaged_and_dropped_pages(two: str, livingkv: Run) -> None:
@@ -160,3 +165,59 @@ def test_check_names_and_repair_rebuilds_an_unreadable_catalog(
     code, output, errors = livingkv("repair", two)
     assert (code, errors) == (0, "") and "rebuilt: 2 sessions" in output
     assert livingkv("check", two)[0] == 0
+
+
+def _half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _last_byte(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _header(file: Path) -> None:
+    _overwrite(file, 0, 16)
+
+
+def _segments(store: str) -> tuple[Path, Path]:
+    """The log's segment and that of the pages."""
+    log, pages = sorted((Path(store) / "segments").iterdir(), key=lambda path: path.stat().st_size)
+    return log, pages
+
+
+@pytest.mark.parametrize("harm", [_half, _last_byte, Path.unlink, _random, _emptied, _header, _folder])
+def test_repair_replaces_a_damaged_segment_of_pages(two: str, livingkv: Run, harm: Callable[[Path], None]) -> None:
+    harm(_segments(two)[1])
+    assert livingkv("check", two)[0] == 1
+    code, output, errors = livingkv("repair", two)
+    assert (code, errors) == (0, "") and "nothing" not in output, output
+    code, output, _ = livingkv("check", two)
+    assert code == 0, output
+    assert livingkv("repair", two)[:2] == (0, "result  nothing had to be rebuilt\n")
+
+
+def test_repair_saves_the_text_behind_a_damaged_header(two: str, livingkv: Run) -> None:
+    question = ("ask", two, "What does door 17 open with?", "--mode", "extract")
+    _header(_segments(two)[0])
+    code, output, errors = livingkv("repair", two, "--json")
+    assert (code, errors, json.loads(output)["segments"]) == (0, "", [1])
+    assert livingkv("check", two)[0] == 0
+    assert "1119" in livingkv(*question)[1]
+
+
+@pytest.mark.parametrize("harm", [_half, _last_byte, Path.unlink, _random, _emptied, _folder])
+def test_repair_names_the_text_that_is_lost(two: str, livingkv: Run, harm: Callable[[Path], None]) -> None:
+    harm(_segments(two)[0])
+    code, output, _ = livingkv("repair", two, "--json")
+    remaining = json.loads(output)["remaining"]
+    assert code == 1 and any("are lost: ingest them again" in problem for problem in remaining)
+    code, output, _ = livingkv("check", two, "--json")
+    assert code == 1 and json.loads(output)["problems"] == remaining
+    assert livingkv("repair", two, "--session", "diary")[0] == 1
+
+
+def test_repair_of_one_session_is_not_failed_by_another(two: str, livingkv: Run) -> None:
+    _last_byte(_segments(two)[0])  # of the diary
+    assert livingkv("repair", two, "--session", "doors")[0] == 0
+    code, output, _ = livingkv("repair", two)
+    assert code == 1 and "- session 2 chunk 1" in output
