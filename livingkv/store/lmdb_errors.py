@@ -55,8 +55,8 @@ def _store_error(error: lmdb.Error, folder: Path) -> StoreError:
         return StoreUnwritable(f"{folder} cannot be written ({text}): check its owner and its permissions")
     if isinstance(error, _UNREADABLE):
         return RecordDamaged(
-            f"{folder} cannot be read ({text}); nothing was changed: `livingkv repair {folder.parent}` rebuilds it from "
-            "the segments"
+            f"{folder} cannot be read ({text}); nothing was changed: `livingkv repair {folder.parent}` rebuilds it "
+            "from the segments"
         )
     return StoreError(f"{folder} failed ({text}): check the disk, then run `livingkv check`")
 
