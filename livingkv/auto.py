@@ -1,8 +1,8 @@
 """Mode auto: reads what was recalled in the cheapest way that may do, checks the answer, goes on, or abstains.
 
 Knows ranks, ways of reading and what an answer is worth; knows no page and no index. A hit that stands out is read from
-stored KV with its neighbours, nothing is read again. Where that does not convince, the sentences of the first hits are
-read again, then the passages around the best two. What never convinces is not answered.
+stored KV with its neighbours, nothing is read again. Where that does not convince, its sentence is read again, then
+those of the first hits, then the passages around the best two. What never convinces is not answered.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def ways(judged: Sequence[Judged], names: Sequence[Name]) -> Iterator[Way]:
     needed, n_ties = _for_names(hits, names), n_tied(hits)
     if len(needed) == 1:
         yield Way("kv", tuple(needed), True, "one passage answers: its stored KV is attended, nothing is read again")
+        yield Way("ground", tuple(needed), False, "the best sentence is read again")
     others = [hit for hit in hits if hit not in needed]
     n = min(MOST_SENTENCES, max(SENTENCES, len(needed), n_ties))
     first = (*needed, *others)[:n]

@@ -29,7 +29,8 @@ def hit(number: int, text: str, gain: float | None = 1.0, coverage: float = 0.5)
 
 def test_one_passage_is_read_from_stored_kv_first_and_more_is_read_again_after_it() -> None:
     hits = [hit(i, f"sentence {i}", 3.0 - i) for i in range(6)]
-    first, second, third = ways(hits, ())
+    first, alone, second, third = ways(hits, ())
+    assert (alone.mode, alone.hits, alone.grown) == ("ground", (hits[0],), False)
     assert (first.mode, first.hits, first.grown) == ("kv", (hits[0],), True)
     assert (second.mode, second.hits, second.grown) == ("ground", tuple(hits[:4]), False)
     assert (third.mode, third.hits, third.grown) == ("ground", tuple(hits[:2]), True)
@@ -44,7 +45,7 @@ def test_a_question_about_several_names_recalls_a_sentence_for_each() -> None:
 def test_near_ties_are_read_together_up_to_a_limit() -> None:
     hits = [hit(i, f"sentence {i}", 1.0) for i in range(MOST_SENTENCES + 4)]
     together = [way for way in ways(hits, ()) if way.mode == "ground" and not way.grown]
-    assert [len(way.hits) for way in together] == [MOST_SENTENCES]
+    assert [len(way.hits) for way in together] == [1, MOST_SENTENCES]
 
 
 @pytest.mark.parametrize("hits", [[], [hit(0, "x", None)], [hit(0, "x", 0.05, 0.02)]])
@@ -79,6 +80,6 @@ def test_what_does_not_convince_is_not_answered_and_recharges_nothing(
         monkeypatch.setattr(livingkv.asking, "CONFIDENT", 2.0)
         answer = memory.ask("What is the code of door 17?", max_tokens=6)
         assert memory._home.store().hottest(5) == []
-    assert [way.mode for way in tried] == ["kv", "ground", "ground"]
+    assert [way.mode for way in tried] == ["kv", "ground", "ground", "ground"]
     assert answer.answer == NOT_STORED and not answer.confident and answer.mode == "extract"
     assert answer.evidence and "does not follow" in answer.reason
