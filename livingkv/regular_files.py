@@ -24,8 +24,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
     `flags` may make it: with mode 0644 then. Raises SpecialFile, IsADirectoryError or another OSError.
     """
-    if path.exists():
-        _require_regular(path.stat(), path)  # some devices act on being opened
+    require_regular(path)  # before it is opened, too: some devices act on that
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:
         _require_regular(os.fstat(descriptor), path)
@@ -48,8 +47,11 @@ def read_regular(path: Path, limit: int | None = None) -> bytes:
 
 def require_regular(path: Path) -> None:
     """Raise SpecialFile or IsADirectoryError for what is no regular file; nothing there is fine."""
-    if path.exists():
-        _require_regular(path.stat(), path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return
+    _require_regular(status, path)
 
 
 def _require_regular(status: os.stat_result, path: Path) -> None:

@@ -11,6 +11,8 @@ import struct
 import zlib
 from pathlib import Path
 
+from livingkv.regular_files import reading
+
 _ENDING = struct.Struct("<II")  # length of the JSON, magic
 _MAGIC = 1337
 _CHUNK_BYTES = 1 << 20
@@ -23,7 +25,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 def _is_whole(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _ENDING.size))
             ending = file.read()

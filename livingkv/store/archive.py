@@ -15,6 +15,7 @@ from pathlib import Path
 from xxhash import xxh3_64_hexdigest
 
 from livingkv.errors import RecordDamaged
+from livingkv.regular_files import read_regular
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
@@ -38,7 +39,7 @@ class Archive:
     def _lines(self) -> list[bytes]:
         with errors_named(self._path):
             try:
-                return self._path.read_bytes().splitlines()
+                return read_regular(self._path).splitlines()
             except FileNotFoundError:
                 return []
 

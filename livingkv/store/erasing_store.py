@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from livingkv.errors import StoreError, StoreLocked, StoreNotFound, StoreUnwritable
+from livingkv.regular_files import SpecialFile, read_regular
 from livingkv.results import Erased
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.environment import is_open
@@ -101,9 +102,11 @@ def _marked(root: Path) -> Erased | None:
     """What an erasing that broke off had counted; None if there was none. An unreadable mark counts nothing."""
     with errors_named(root / ERASING):
         try:
-            data = (root / ERASING).read_bytes()
+            data = read_regular(root / ERASING)
         except FileNotFoundError:
             return None
+        except (SpecialFile, IsADirectoryError):
+            data = b""
     try:
         values = json.loads(data)
         return Erased(**{**values, "paths": tuple(values["paths"]), "left": ()})

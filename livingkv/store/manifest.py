@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from livingkv.errors import FormatUnsupported, RecordDamaged, StoreHalfErased
+from livingkv.regular_files import read_regular
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
 
@@ -94,7 +95,7 @@ def read_manifest(root: Path) -> Manifest | None:
         if (root / ERASING).exists():
             raise StoreHalfErased(f"{root} was being erased and is not whole: finish that with `livingkv erase {root}`")
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
     try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from livingkv.errors import FormatUnsupported, RecordDamaged, StoreError, StoreNotFound
+from livingkv.regular_files import read_regular
 from livingkv.store.disk import Disk, errors_named
 from livingkv.store.manifest import FORMAT, MANIFEST
 
@@ -24,7 +25,7 @@ def stored_version(root: Path) -> int:
     """The format version of the store at `root`. Raises StoreNotFound or RecordDamaged."""
     with errors_named(root / MANIFEST):
         try:
-            data = (root / MANIFEST).read_bytes()
+            data = read_regular(root / MANIFEST)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFound(f"no store at {root}: check the path") from error
     try:

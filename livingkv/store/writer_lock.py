@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from livingkv.errors import StoreLocked
+from livingkv.regular_files import open_regular
 from livingkv.store.disk import errors_named
 
 LOCK = "lock"
@@ -29,7 +30,7 @@ class WriterLock:
     def __init__(self, root: Path) -> None:
         path = root / LOCK
         with errors_named(path), ExitStack() as stack:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, descriptor)
             _lock(descriptor, root)
             os.ftruncate(descriptor, 0)
