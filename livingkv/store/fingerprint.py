@@ -45,7 +45,7 @@ class Fingerprint:
             given = Fields(values)
             if given.names != names:
                 raise FieldError(f"the fields {', '.join(sorted(names))} are needed")
-            texts = {name: given.text(name) for name in names - {"page_tokens", "format"}}
+            texts = {name: given.text(name, stray_bytes=True) for name in names - {"page_tokens", "format"}}
             page_tokens = given.integer("page_tokens", lo=1, hi=_MOST_PAGE_TOKENS)
             return cls(**texts, page_tokens=page_tokens, format=given.integer("format"))
         except FieldError as error:

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from livingkv.errors import StoreLocked
+from livingkv.json_fields import FieldError, Fields
 from livingkv.regular_files import open_regular
 from livingkv.store.disk import errors_named
 
@@ -57,9 +58,9 @@ def _lock(descriptor: int, root: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder: object = None
-        with contextlib.suppress(ValueError, AttributeError):
-            holder = json.loads(os.pread(descriptor, 4096, 0)).get("pid")
+        holder: int | None = None
+        with contextlib.suppress(FieldError):
+            holder = Fields.read(os.pread(descriptor, 4096, 0)).integer("pid", lo=1)
         who = "another writer" if holder is None else f"process {holder}"
         if holder == os.getpid():
             who = f"this process ({holder})"
