@@ -18,6 +18,7 @@ from typing import BinaryIO
 import regex
 
 from livingkv.errors import SourceError
+from livingkv.regular_files import reading
 
 STANDARD_INPUT = "-"
 _CHUNK_BYTES = 1 << 20
@@ -120,7 +121,7 @@ def _open_regular(path: Path) -> BinaryIO:
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a special file (pipe, socket or device)"
         raise SourceError("source", f"{path}, {kind}", 'a regular file is needed, or "-" for standard input')
-    return path.open("rb")
+    return reading(path)
 
 
 @contextlib.contextmanager

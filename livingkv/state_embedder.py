@@ -27,6 +27,7 @@ from livingkv.index.embedders import MAX_DIMENSION
 from livingkv.index.mixing import Floats, shortened
 from livingkv.model_rope import Rope
 from livingkv.positions import Rotation, rotate, rotation
+from livingkv.regular_files import read_regular
 from livingkv.runner import Runner
 
 PROMPT = '\nThis sentence means in one word: "'
@@ -121,7 +122,7 @@ class StateEmbedder:
 
     def _read_kept(self) -> CommonPart | None:
         with contextlib.suppress(OSError, SafetensorError, TypeError):
-            return CommonPart(**load(self._kept.read_bytes()))
+            return CommonPart(**load(read_regular(self._kept)))
         return None
 
     def _keep(self, common: CommonPart) -> None:

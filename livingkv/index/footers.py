@@ -6,10 +6,12 @@ A file with another ending is left to tantivy to judge.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from pathlib import Path
+
+from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import reading
 
 _ENDING = struct.Struct("<II")  # length of the JSON, magic
 _MAGIC = 1337
@@ -23,7 +25,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 def _is_whole(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _ENDING.size))
             ending = file.read()
@@ -34,8 +36,8 @@ def _is_whole(path: Path) -> bool:
                 return False
             file.seek(body_bytes)
             try:
-                crc = json.loads(file.read(size - _ENDING.size - body_bytes))["crc"]
-            except (ValueError, KeyError, TypeError):
+                crc = Fields.read(file.read(size - _ENDING.size - body_bytes)).integer("crc")
+            except FieldError:
                 return False
             file.seek(0)
             seen = 0

@@ -17,6 +17,7 @@ from livingkv.errors import IndexDamaged, IndexFault, StoreFull, StoreLocked
 from livingkv.index.footers import damaged_files
 from livingkv.index.hits import Found
 from livingkv.index.state import IndexState
+from livingkv.regular_files import require_regular
 
 _HEAP_BYTES = 15_000_000  # the least that tantivy accepts for one thread
 _STATE_KEY = "state"
@@ -60,6 +61,8 @@ class LexicalIndex:
         if not (folder / "meta.json").is_file():
             raise IndexDamaged(f"there is no index at {folder}; rebuild it from the store")
         with _faults(folder):
+            for path in folder.iterdir():
+                require_regular(path)  # tantivy would wait at a pipe
             if damaged := damaged_files(folder):
                 raise IndexDamaged(f"the index file {damaged[0]} failed its checksum; rebuild it from the store")
             return cls(folder, tantivy.Index.open(str(folder)))

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 
 from livingkv.errors import IndexDamaged
 from livingkv.index.analysis import ANALYSIS_VERSION
+from livingkv.json_fields import FieldError, Fields
 
 FORMAT_VERSION = 1
 
@@ -44,11 +45,21 @@ class IndexState:
     def from_json(cls, line: str) -> IndexState:
         """The state; IndexDamaged when it is of another version or not a state at all."""
         try:
-            values = json.loads(line)
-            versions = (values["format"], values["analysis"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise IndexDamaged("the index holds no readable state; rebuild it from the store") from error
-        if versions != (FORMAT_VERSION, ANALYSIS_VERSION) or set(values) != {field.name for field in fields(cls)}:
-            ours = f"format {FORMAT_VERSION} and term analysis {ANALYSIS_VERSION}"
-            raise IndexDamaged(f"the index was written in versions {versions}, not {ours}; rebuild it from the store")
-        return cls(**values)
+            given = Fields.read(line)
+            versions = (given.integer("format"), given.integer("analysis"))
+            if versions != (FORMAT_VERSION, ANALYSIS_VERSION) or given.names != {field.name for field in fields(cls)}:
+                ours = f"format {FORMAT_VERSION} and term analysis {ANALYSIS_VERSION}"
+                lines = f"the index was written in versions {versions}, not {ours}; rebuild it from the store"
+                raise IndexDamaged(lines)
+            return cls(
+                high_water=given.integer("high_water") if given.has("high_water") else None,
+                last_id=given.integer("last_id") if given.has("last_id") else None,
+                n_sentences=given.integer("n_sentences"),
+                n_terms=given.integer("n_terms"),
+                embedder_id=given.text("embedder_id", stray_bytes=True) if given.has("embedder_id") else None,
+                dimension=given.integer("dimension", lo=1) if given.has("dimension") else None,
+                vector_file=given.text("vector_file") if given.has("vector_file") else None,
+                vector_bytes=given.integer("vector_bytes"),
+            )
+        except FieldError as error:
+            raise IndexDamaged(f"the index holds no readable state ({error}); rebuild it from the store") from error

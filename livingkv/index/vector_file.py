@@ -17,6 +17,7 @@ import numpy.typing as npt
 import xxhash
 
 from livingkv.errors import IndexDamaged, IndexFault, StoreFull
+from livingkv.regular_files import open_regular, reading
 
 _MAGIC = b"LKVVECS\n"
 _VERSION = 1
@@ -62,7 +63,7 @@ def append(path: Path, size_bytes: int, batch: Batch) -> int:
 def read(path: Path, embedder_id: str, dimension: int, lo: int, hi: int) -> Iterator[Batch]:
     """The batches between two sizes; lo = 0 means all, and checks the header. Raises IndexDamaged."""
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             file.seek(lo)
             blob = file.read(hi - lo)
     except FileNotFoundError as error:
@@ -118,7 +119,7 @@ def _check_header(path: Path, blob: bytes, embedder_id: str, dimension: int) -> 
 
 def _write(path: Path, at: int, content: bytes) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+        descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
         try:
             os.ftruncate(descriptor, at)
             view = memoryview(content)

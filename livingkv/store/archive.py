@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from reprlib import repr as short
 
 from xxhash import xxh3_64_hexdigest
 
 from livingkv.errors import RecordDamaged, StoreError
+from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import read_regular
+from livingkv.store.chunk_payload import ROLES
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.overwriting import overwrite_and_remove
 from livingkv.store.rows import ArchivedSentence
@@ -22,6 +26,8 @@ from livingkv.store.sealing import Kind, Place, Vault, from_text, to_text
 
 ARCHIVE = "archive"
 _FILE = "sentences.jsonl"
+_AWAY = "erase the archive, or remove that line"
+_NAMES = {field.name for field in fields(ArchivedSentence)}
 
 
 class Archive:
@@ -55,7 +61,7 @@ class Archive:
     def _lines(self) -> list[bytes]:
         with errors_named(self._path):
             try:
-                return self._path.read_bytes().splitlines()
+                return read_regular(self._path).splitlines()
             except FileNotFoundError:
                 return []
 
@@ -85,8 +91,11 @@ class Archive:
     def _sentence(self, number: int, line: bytes) -> ArchivedSentence:
         check, _, body = line.partition(b" ")
         if check.decode("ascii", "replace") != xxh3_64_hexdigest(body):
-            raise RecordDamaged(f"{self._path} line {number}: damaged; erase the archive, or remove that line")
-        return ArchivedSentence(**json.loads(body))
+            raise RecordDamaged(f"{self._path} line {number}: damaged; {_AWAY}")
+        try:
+            return _from_json(body)
+        except FieldError as error:
+            raise RecordDamaged(f"{self._path} line {number}: damaged: {error}; {_AWAY}") from error
 
     def add(self, sentences: Sequence[ArchivedSentence]) -> None:
         """Add sentences that are not there yet; durable on return. Raises StoreError."""
@@ -157,6 +166,28 @@ class Archive:
                     self._disk.sync(old)
 
 
+def _from_json(body: bytes) -> ArchivedSentence:
+    """The sentence of a line. Raises FieldError."""
+    given = Fields.read(body)
+    role = given.text("role")
+    if role not in ROLES or given.names - _NAMES:
+        raise FieldError(f"role is {short(role)}" if role not in ROLES else f"{min(given.names - _NAMES)} is unknown")
+    sealed = given.text("sealed") if "sealed" in given.names else ""
+    try:
+        from_text(sealed)
+    except RecordDamaged as error:
+        raise FieldError(f"sealed is {short(sealed)}") from error
+    return ArchivedSentence(
+        sentence_id=given.integer("sentence_id"),
+        session_id=given.integer("session_id", hi=(1 << 32) - 1),
+        session=given.text("session"),
+        source=given.text("source", stray_bytes=True),
+        role=ROLES[ROLES.index(role)],
+        text=given.text("text", stray_bytes=True),
+        sealed=sealed,
+    )
+
+
 def _line(sentence: ArchivedSentence) -> bytes:
     values = asdict(sentence)
     if not sentence.sealed:
@@ -179,5 +210,10 @@ def unsealed(vault: Vault, key_id: bytes, sentence: ArchivedSentence) -> Archive
     if not sentence.sealed or not key_id or not vault.can_open(key_id):
         return sentence
     place = Place(Kind.ARCHIVED, sentence.session_id, sentence.sentence_id)
-    content = json.loads(vault.open(key_id, place, from_text(sentence.sealed)))
-    return replace(sentence, source=content["source"], text=content["text"], sealed="")
+    content = vault.open(key_id, place, from_text(sentence.sealed))
+    try:
+        given = Fields.read(content)
+        source, text = (given.text(name, stray_bytes=True) for name in ("source", "text"))
+    except FieldError as error:
+        raise RecordDamaged(f"archive: sentence {sentence.sentence_id}, opened: {error}") from error
+    return replace(sentence, source=source, text=text, sealed="")

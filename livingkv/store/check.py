@@ -16,6 +16,7 @@ from livingkv.results import CheckReport
 from livingkv.store.archive import Archive
 from livingkv.store.catalog import Catalog
 from livingkv.store.check_segments import SegmentCheck
+from livingkv.store.chunk_check import chunk_problems
 from livingkv.store.chunk_payload import Chunk
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
@@ -217,14 +218,7 @@ def _differences(chunk: Chunk, item: ChunkItem, *, is_shared: bool) -> list[str]
     first_sentence = item.first_sentence if is_shared else chunk.place.first_sentence  # a fork numbers its own
     if (*chunk.place[:2], first_sentence, chunk.n_tokens, chunk.n_bytes, chunk.n_sentences) != row:
         lines.append("the record's counts are not those of the catalog")
-    if len(chunk.token_ids()) != chunk.n_tokens or len(chunk.text()) != chunk.n_bytes:
-        lines.append("token ids or text do not fit their counts")
-    ends, token_lo, token_hi = (column.tolist() for column in chunk.spans())
-    if (ends[-1] if ends else 0) != chunk.n_bytes or sorted(set(ends)) != ends:
-        lines.append("sentences do not tile the text")
-    if any(not 0 <= lo <= hi <= chunk.n_tokens for lo, hi in zip(token_lo, token_hi, strict=True)):
-        lines.append("a sentence's tokens lie outside the chunk")
-    return lines
+    return [*lines, *chunk_problems(chunk)]
 
 
 def _key_problem(reading: Reading, key_id: bytes) -> str | None:

@@ -170,6 +170,8 @@ class Chunk:
             raise FormatUnsupported(f"chunk record: text packing {fixed.text_packing}: update livingkv to read it")
         if FIXED_BYTES + sum(parts) != len(payload):
             raise RecordDamaged("chunk record: its parts do not add up to its length")
+        if not fixed.text_packing and fixed.text_bytes != fixed.n_bytes:
+            raise RecordDamaged("chunk record: the text does not fit its length")
         self.place = ChunkPlace(*fixed[:4])
         self.n_tokens, self.n_bytes, self.n_sentences, self.n_pages = fixed[4:8]
         self.role = role_of(fixed.role)
@@ -192,7 +194,10 @@ class Chunk:
     @property
     def source_digest(self) -> str:
         """The source's digest."""
-        return self._part(1).decode()
+        try:
+            return self._part(1).decode()
+        except UnicodeDecodeError as error:
+            raise RecordDamaged("chunk record: the source's digest is not UTF-8") from error
 
     @property
     def forgotten(self) -> frozenset[int]:
@@ -206,12 +211,15 @@ class Chunk:
         width = self._id_packing % _COMPRESSED
         planes = self._part(3)
         if self._id_packing >= _COMPRESSED:
-            planes = _inflate(planes)
+            planes = _inflate(planes, width * self.n_tokens)
         if not 1 <= width <= 4 or len(planes) != width * self.n_tokens:
             raise RecordDamaged("chunk record: token ids do not fit their count")
         octets = np.zeros((self.n_tokens, 4), dtype=np.uint8)  # [tokens, 4]
         octets[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, self.n_tokens).T
-        return octets.view("<i4").reshape(-1).astype(np.int32, copy=False)
+        ids = octets.view("<i4").reshape(-1).astype(np.int32, copy=False)
+        if len(ids) and ids.min() < 0:
+            raise RecordDamaged("chunk record: a token id is 2^31 or higher")
+        return ids
 
     def spans(self) -> npt.NDArray[np.int64]:
         """End byte, first token, end token of each sentence, relative to the chunk: [3, sentences]."""
@@ -248,7 +256,7 @@ class Chunk:
             text = self._payload[self._ends[4] + lo : self._ends[4] + hi]
         else:
             first, last = lo // TEXT_BLOCK_BYTES, -(-hi // TEXT_BLOCK_BYTES)
-            text = b"".join(_inflate(block) for block in self._text_blocks(first, last))
+            text = b"".join(self._text_blocks(first, last))
             text = text[lo - first * TEXT_BLOCK_BYTES : hi - first * TEXT_BLOCK_BYTES]
         if len(text) != max(0, hi - lo):
             raise RecordDamaged("chunk record: the text does not fit its length")
@@ -262,14 +270,20 @@ class Chunk:
         lengths = struct.unpack_from(f"<{n_blocks}I", self._payload, start)
         offset = start + 4 * n_blocks + sum(lengths[:first])
         blocks = []
-        for length in lengths[first:last]:
-            blocks.append(self._payload[offset : offset + length])
+        for number, length in enumerate(lengths[first:last], first):
+            n_bytes = min(TEXT_BLOCK_BYTES, self.n_bytes - number * TEXT_BLOCK_BYTES)
+            blocks.append(_inflate(self._payload[offset : offset + length], n_bytes))
             offset += length
         return blocks
 
 
-def _inflate(data: bytes) -> bytes:
+def _inflate(data: bytes, n_bytes: int) -> bytes:
+    """What inflates to `n_bytes` and not to more, however much is packed into it. Raises RecordDamaged."""
+    inflating = zlib.decompressobj()
     try:
-        return zlib.decompress(data)
+        inflated = inflating.decompress(data, n_bytes + 1)
     except zlib.error as error:
         raise RecordDamaged(f"chunk record: {error}") from error
+    if len(inflated) != n_bytes or not inflating.eof:
+        raise RecordDamaged("chunk record: packed bytes do not fit their length")
+    return inflated

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from livingkv.errors import StoreError, StoreFull, StoreUnwritable
+from livingkv.regular_files import SpecialFile, open_regular
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -54,7 +55,7 @@ class Step(Enum):
 
 
 class Disk:
-    """File operations on the real file system. All raise OSError."""
+    """File operations on the real file system. All raise OSError; what is opened must be a regular file."""
 
     def make_folder(self, path: Path) -> None:
         """Make a folder, and those above it, unless they are there; the new names are durable."""
@@ -65,18 +66,18 @@ class Disk:
 
     def open_new(self, path: Path) -> int:
         """Descriptor, for reading and writing, of an empty file; content that was there is dropped."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        return open_regular(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open_existing(self, path: Path, *, writable: bool) -> int:
         """Descriptor of a file that exists."""
-        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        return open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
 
     def open_direct(self, path: Path) -> int | None:
         """Descriptor for reads past the kernel's page cache, or None where the system or file system has none."""
         if not hasattr(os, "O_DIRECT"):
             return None
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            return open_regular(path, os.O_RDONLY | os.O_DIRECT)
         except OSError:
             return None  # a file system without it, as some network ones
 
@@ -204,6 +205,8 @@ def whole_blocks(offset: int, n_bytes: int) -> tuple[int, int]:
 
 def store_error(error: OSError, path: Path) -> StoreError:
     """What an operating system's error at `path` means to the user of a store."""
+    if isinstance(error, SpecialFile):
+        return StoreError(f"{path} is a pipe, socket or device, not a file: move it away, or name a file")
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return StoreFull(f"no disk space for {path} ({reason}): free some and try again; the last commit stands")

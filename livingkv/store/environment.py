@@ -16,6 +16,8 @@ from typing import Any
 import lmdb
 
 from livingkv.errors import RecordDamaged, StoreError
+from livingkv.regular_files import require_regular
+from livingkv.store.disk import errors_named
 from livingkv.store.lmdb_errors import lmdb_errors_named, reserve_lock_file
 
 MAX_READERS = 1022
@@ -40,6 +42,9 @@ class Environment:
         self._open()
 
     def _open(self) -> None:
+        for name in ("data.mdb", "lock.mdb"):
+            with errors_named(self.folder / name):
+                require_regular(self.folder / name)
         with lmdb_errors_named(self.folder):
             reserve_lock_file(self.folder / "lock.mdb")
             self._environment = self._open_environment()

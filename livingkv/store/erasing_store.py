@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from livingkv.errors import StoreError, StoreLocked, StoreNotFound, StoreUnwritable
+from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import SpecialFile, read_regular
 from livingkv.results import Erased
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.environment import is_open
@@ -25,6 +27,7 @@ from livingkv.store.writer_lock import LOCK, WriterLock
 
 _OURS = KNOWN_NAMES - {"lost+found"}
 _LAST = (LOCK, ERASING)
+_COUNTS = ("n_sessions", "n_sentences", "n_tokens", "n_pages", "n_archived", "n_bytes")
 
 
 def what_erasing_takes(path: str | Path) -> Erased:
@@ -101,13 +104,26 @@ def _marked(root: Path) -> Erased | None:
     """What an erasing that broke off had counted; None if there was none. An unreadable mark counts nothing."""
     with errors_named(root / ERASING):
         try:
-            data = (root / ERASING).read_bytes()
+            data = read_regular(root / ERASING)
         except FileNotFoundError:
             return None
+        except (SpecialFile, IsADirectoryError):
+            data = b""
     try:
-        values = json.loads(data)
-        return Erased(**{**values, "paths": tuple(values["paths"]), "left": ()})
-    except (ValueError, TypeError, KeyError):
+        given = Fields.read(data)
+        counts = [given.integer(name) if given.has(name) else None for name in _COUNTS]
+        n_sessions, n_sentences, n_tokens, n_pages, n_archived, n_bytes = counts
+        return Erased(
+            paths=given.texts("paths"),
+            n_sessions=n_sessions,
+            n_sentences=n_sentences,
+            n_tokens=n_tokens,
+            n_pages=n_pages,
+            n_archived=n_archived,
+            n_bytes=n_bytes,
+            size_bytes=given.integer("size_bytes"),
+        )
+    except FieldError:
         return Erased((str(root),), None, None, None, None, None, None, folder_bytes(root))
 
 

@@ -6,10 +6,17 @@ Knows each event's fields; refuses to know what follows from them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from reprlib import repr as short
 
 from livingkv.errors import FormatUnsupported, RecordDamaged
+from livingkv.json_fields import LARGEST, FieldError, Fields
+from livingkv.store.items import PageState
+
+_NUMBER = (1 << 32) - 1
+_STATE = int(max(PageState))
+_CHUNK_ROW = (_NUMBER, LARGEST, LARGEST)
+_RUN = (_NUMBER, _NUMBER, _NUMBER, _STATE)
 
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges of page numbers."""
@@ -95,33 +102,51 @@ def pack_event(event: Event) -> bytes:
 def unpack_event(payload: bytes) -> Event:
     """The event of `pack_event`. Raises RecordDamaged, or FormatUnsupported for an event of a later version."""
     try:
-        values = json.loads(payload)
-        name = values.pop("event")
-        kind = _KINDS.get(name)
-        if kind is None:
-            raise FormatUnsupported(f"session record: event {name!r}: update livingkv to read it")
-        known = {each.name for each in fields(kind)}
-        return kind(**{key: _frozen(value) for key, value in values.items() if key in known})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        given = Fields.read(payload)
+        name = given.text("event")
+        if name not in _KINDS:
+            raise FormatUnsupported(f"session record: event {short(name)}: update livingkv to read it")
+        return _event(_KINDS[name], given)
+    except FieldError as error:
         raise RecordDamaged(f"session record: not an event ({error})") from error
+
+
+def _event(kind: type[Event], given: Fields) -> Event:
+    """An event of its kind; fields that it does not know are left out. Raises FieldError."""
+    if kind is Created or kind is Forked:
+        begun = (given.text("name"), given.integer("created_ms"))
+        text_only = "text_only" in given.names and given.flag("text_only")
+        if kind is Created:
+            return Created(*begun, text_only)
+        chunks, pages = given.rows("chunks", _CHUNK_ROW), given.rows("pages", _RUN)
+        return Forked(
+            *begun,
+            text_only,
+            given.integer("of", hi=_NUMBER),
+            tuple((owner, sequence, first) for owner, sequence, first in chunks),
+            tuple((lo, hi, owner, state) for lo, hi, owner, state in pages),
+        )
+    if kind is Renamed:
+        return Renamed(given.text("name"))
+    if kind is Pinned:
+        return Pinned(given.flag("pinned"))
+    if kind is Forgotten:
+        return Forgotten()
+    ranges_given = tuple((lo, hi) for lo, hi in given.rows("pages", (_NUMBER, _NUMBER)))
+    return Restored(ranges_given) if kind is Restored else Dropped(ranges_given, given.integer("state", hi=_STATE))
 
 
 def name_in(payload: bytes) -> str | None:
     """The session's name in the payload of a session record; None where there is none, or it cannot be read."""
     try:
-        name = json.loads(payload).get("name")
-    except (ValueError, AttributeError):
+        return Fields.read(payload).text("name")
+    except FieldError:
         return None
-    return name if isinstance(name, str) else None
 
 
 def with_name(payload: bytes, name: str) -> bytes:
     """The payload of a session record that has a name, with another one; every other field as it is."""
     return json.dumps(json.loads(payload) | {"name": name}, ensure_ascii=False).encode()
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def ranges(pages: list[int]) -> Ranges:

@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from livingkv.errors import FingerprintMismatch, RecordDamaged
+from livingkv.json_fields import FieldError, Fields
+
+_MOST_PAGE_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +35,26 @@ class Fingerprint:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: object) -> Fingerprint:
-        """The fingerprint that `to_json` described. Raises RecordDamaged if a field is missing, unknown or mistyped."""
+    def from_json(cls, values: object, what: str = "fingerprint") -> Fingerprint:
+        """The fingerprint that `to_json` described.
+
+        Raises RecordDamaged, naming `what`, if a field is missing, unknown, mistyped or out of its range.
+        """
         names = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
-            raise RecordDamaged(f"fingerprint: the fields {', '.join(sorted(names))} are needed")
-        for name, value in values.items():
-            wanted = int if name in ("page_tokens", "format") else str
-            if type(value) is not wanted:
-                raise RecordDamaged(f"fingerprint: {name} is {value!r}, not of type {wanted.__name__}")
-        return cls(**values)
+        try:
+            given = Fields(values)
+            if given.names != names:
+                raise FieldError(f"the fields {', '.join(sorted(names))} are needed")
+            texts = {name: given.text(name, stray_bytes=True) for name in names - {"page_tokens", "format"}}
+            page_tokens = given.integer("page_tokens", lo=1, hi=_MOST_PAGE_TOKENS)
+            return cls(**texts, page_tokens=page_tokens, format=given.integer("format"))
+        except FieldError as error:
+            raise RecordDamaged(f"{what}: {error}") from error
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
         """One line for each field in which `self` (the store) and `other` (the model) differ; empty if they agree."""
         return tuple(
-            f"{field.name}: the store has {getattr(self, field.name)}, the model needs {getattr(other, field.name)}"
+            f"{field.name}: the store has {_shown(self, field.name)}, the model needs {_shown(other, field.name)}"
             for field in fields(self)
             if getattr(self, field.name) != getattr(other, field.name)
         )
@@ -59,3 +67,9 @@ class Fingerprint:
                 f"{path} cannot be used with this model: {'; '.join(differences)}; "
                 "open it with the model and settings that wrote it, or choose another store path"
             )
+
+
+def _shown(fingerprint: Fingerprint, name: str) -> str:
+    """A field's value for a message of one line."""
+    value = str(getattr(fingerprint, name))
+    return value if value.isprintable() else repr(value)

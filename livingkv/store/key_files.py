@@ -12,6 +12,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from livingkv.errors import RecordDamaged
+from livingkv.regular_files import read_regular
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.overwriting import overwrite
 
@@ -73,7 +74,7 @@ class KeyFiles:
             path = _path(folder, key_id)
             with errors_named(path):
                 try:
-                    data = path.read_bytes()
+                    data = read_regular(path, _FILE_BYTES + 1)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
             body = data[:-8]
@@ -103,7 +104,8 @@ class KeyFiles:
         with errors_named(path):
             if not path.exists():
                 return
-            overwrite(self._disk, path)
+            if path.is_file():  # else there is nothing to overwrite: a pipe, say
+                overwrite(self._disk, path)
             self._disk.reached(Step.KEY_OVERWRITTEN)
             self._disk.remove(path)
             self._disk.sync_folder(path.parent)

@@ -5,14 +5,17 @@ Knows that one file; refuses to know the rest of the folder.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from livingkv.errors import FormatUnsupported, RecordDamaged, StoreHalfErased
+from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import read_regular
 from livingkv.store.disk import Disk, Step, errors_named
 from livingkv.store.fingerprint import Fingerprint
 
@@ -58,29 +61,35 @@ class Manifest:
 
     @classmethod
     def from_json(cls, values: object, what: str) -> Manifest:
-        """The manifest that `to_json` described. Raises RecordDamaged or FormatUnsupported, naming `what`."""
-        if not isinstance(values, dict) or type(values.get("format")) is not int:
-            raise RecordDamaged(f"{what} is not a store's: it has no format number")
-        features = tuple(sorted(set(map(str, values.get("features") or ()))))
+        """The manifest that `to_json` described. Raises RecordDamaged or FormatUnsupported, naming `what` and the
+        field."""
+        try:
+            return cls._from_fields(values if isinstance(values, Fields) else Fields(values), what)
+        except FieldError as error:
+            raise RecordDamaged(f"{what} is damaged: {error}") from error
+
+    @classmethod
+    def _from_fields(cls, given: Fields, what: str) -> Manifest:
+        version = given.integer("format", lo=1)
+        features = tuple(sorted(set(given.texts("features")))) if "features" in given.names else ()
         unknown = [feature for feature in features if feature not in FEATURES]
-        if values["format"] > FORMAT or unknown:
-            extra = f" with {', '.join(unknown)}" if unknown else ""
+        if version > FORMAT or unknown:
+            extra = f" with {short(', '.join(unknown))}" if unknown else ""
             raise FormatUnsupported(
-                f"{what} has format {values['format']}{extra}; this livingkv reads format {FORMAT}: update livingkv"
+                f"{what} has format {version}{extra}; this livingkv reads format {FORMAT}: update livingkv"
             )
-        store_id = b""
-        with contextlib.suppress(TypeError, ValueError):
-            store_id = bytes.fromhex(values.get("store_id", ""))
-        if len(store_id) != 16:
-            raise RecordDamaged(f"{what} is damaged: store_id is not 32 hex digits")
-        labels = values.get("labels", {})
-        if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
-            raise RecordDamaged(f"{what} is damaged: labels are not an object of strings")
-        budget = values.get("disk_budget_bytes")
-        if budget is not None and (type(budget) is not int or budget < 1):
-            raise RecordDamaged(f"{what} is damaged: disk_budget_bytes is not a number of bytes")
+        store_id = given.text("store_id")
+        if not re.fullmatch("[0-9a-fA-F]{32}", store_id):
+            raise FieldError(f"store_id is {short(store_id)}, not 32 hex digits")
+        labels = given.fields("labels") if "labels" in given.names else Fields({})
+        budget = given.integer("disk_budget_bytes", lo=1) if given.has("disk_budget_bytes") else None
         return cls(
-            store_id, Fingerprint.from_json(values.get("fingerprint")), features, values["format"], labels, budget
+            store_id=bytes.fromhex(store_id),
+            fingerprint=Fingerprint.from_json(given.value("fingerprint"), f"{what} is damaged: fingerprint"),
+            features=features,
+            format=version,
+            labels={name: labels.text(name, stray_bytes=True) for name in sorted(labels.names)},
+            disk_budget_bytes=budget,
         )
 
 
@@ -94,14 +103,14 @@ def read_manifest(root: Path) -> Manifest | None:
         if (root / ERASING).exists():
             raise StoreHalfErased(f"{root} was being erased and is not whole: finish that with `livingkv erase {root}`")
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
     try:
-        values = json.loads(data)
-    except ValueError as error:  # bad UTF-8 is one too
+        given = Fields.read(data)
+    except FieldError as error:
         raise manifest_damaged(root, str(error)) from error
-    return Manifest.from_json(values, str(path))
+    return Manifest.from_json(given, str(path))
 
 
 def manifest_damaged(root: Path, reason: str) -> RecordDamaged:

@@ -5,12 +5,13 @@ Knows the order of steps and the swap; a step alone knows two versions. The old 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from livingkv.errors import FormatUnsupported, RecordDamaged, StoreError, StoreNotFound
+from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import read_regular
 from livingkv.store.disk import Disk, errors_named
 from livingkv.store.manifest import FORMAT, MANIFEST
 
@@ -24,16 +25,13 @@ def stored_version(root: Path) -> int:
     """The format version of the store at `root`. Raises StoreNotFound or RecordDamaged."""
     with errors_named(root / MANIFEST):
         try:
-            data = (root / MANIFEST).read_bytes()
+            data = read_regular(root / MANIFEST)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFound(f"no store at {root}: check the path") from error
     try:
-        version = json.loads(data)["format"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise RecordDamaged(f"{root / MANIFEST} is damaged ({error})") from error
-    if type(version) is not int:
-        raise RecordDamaged(f"{root / MANIFEST} is damaged: its format is not a number")
-    return version
+        return Fields.read(data).integer("format", lo=1)
+    except FieldError as error:
+        raise RecordDamaged(f"{root / MANIFEST} is damaged: {error}") from error
 
 
 def migrate(

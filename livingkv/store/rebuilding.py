@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from livingkv.errors import FormatUnsupported, KeyMissing, RecordDamaged, StoreError, StoreNotFound
+from livingkv.regular_files import reading
 from livingkv.store.catalog import Catalog, Changes
 from livingkv.store.committing import segment_number
 from livingkv.store.disk import Disk, Step, errors_named
@@ -129,7 +130,7 @@ def _read_segments(disk: Disk, root: Path, manifest: Manifest, vault: Vault) -> 
 
 
 def _read_segment(path: Path, number: int, walk: SegmentWalk, manifest: Manifest, found: _Found, vault: Vault) -> None:
-    with path.open("rb") as file:
+    with reading(path) as file:
         head = file.read(SEGMENT_HEADER_BYTES)
     try:
         header = unpack_segment_header(head, number)

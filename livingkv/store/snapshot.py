@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import lmdb
 
 from livingkv.errors import RecordDamaged
+from livingkv.json_fields import FieldError, Fields
 from livingkv.store import item_bytes
 from livingkv.store.environment import Environment
 from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
@@ -90,7 +91,13 @@ class Snapshot:
     def identity(self) -> dict[str, Any] | None:
         """The manifest's copy, or None if the making of the store was broken off."""
         body = self._get(META, IDENTITY)
-        return None if body is None else dict(json.loads(body))
+        if body is None:
+            return None
+        try:
+            Fields.read(body)
+        except FieldError as error:
+            raise RecordDamaged(f"catalog: the store's identity: {error}") from error
+        return dict(json.loads(body))
 
     def state(self) -> State:
         """The store's counters."""

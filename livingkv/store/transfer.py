@@ -77,8 +77,12 @@ class StoreTransfer(StoreBudget):
 
 
 def portable_text(path: str | Path) -> Iterator[PortableChunk]:
-    """The appends of an exported session, to be ingested again. Raises RecordDamaged or StoreError."""
+    """The appends of an exported session, to be ingested again.
+
+    Raises RecordDamaged, FormatUnsupported or StoreError before the first one.
+    """
     with PortableFile(Path(path)) as file:
+        file.require_whole()
         for each in file.records():
             if each.record_type == RecordType.CHUNK:
                 yield _portable(Chunk(each.payload))
@@ -97,5 +101,5 @@ def _portable(chunk: Chunk) -> PortableChunk:
 
 def require_portable(path: str | Path) -> None:
     """Raise unless a file is a whole exported session: RecordDamaged, FormatUnsupported or StoreError."""
-    with PortableFile(Path(path)):
-        return
+    with PortableFile(Path(path)) as file:
+        file.require_whole()

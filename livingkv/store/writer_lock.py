@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from livingkv.errors import StoreLocked
+from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import open_regular
 from livingkv.store.disk import errors_named
 
 LOCK = "lock"
@@ -29,7 +31,7 @@ class WriterLock:
     def __init__(self, root: Path) -> None:
         path = root / LOCK
         with errors_named(path), ExitStack() as stack:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, descriptor)
             _lock(descriptor, root)
             os.ftruncate(descriptor, 0)
@@ -56,9 +58,9 @@ def _lock(descriptor: int, root: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder: object = None
-        with contextlib.suppress(ValueError, AttributeError):
-            holder = json.loads(os.pread(descriptor, 4096, 0)).get("pid")
+        holder: int | None = None
+        with contextlib.suppress(FieldError):
+            holder = Fields.read(os.pread(descriptor, 4096, 0)).integer("pid", lo=1)
         who = "another writer" if holder is None else f"process {holder}"
         if holder == os.getpid():
             who = f"this process ({holder})"

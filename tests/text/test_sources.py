@@ -137,7 +137,7 @@ def test_a_refused_open_is_a_source_error(tmp_path: Path, monkeypatch: pytest.Mo
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("livingkv.sources.reading", refuse)
     with pytest.raises(SourceError, match="may not be read; change its permissions"):
         read(path)
 
@@ -187,3 +187,15 @@ def test_a_walk_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
         walk_sources([tmp_path])
     with pytest.raises(SourceError, match="no such file or folder"):
         walk_sources([tmp_path / "none"])
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_that_comes_in_a_files_place_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a path and its opening somebody may put a pipe there."""
+    path = written(tmp_path, b"text")
+    looked = path.stat()
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: looked)
+    with pytest.raises(SourceError, match="pipe, socket or device"):
+        read(path)
