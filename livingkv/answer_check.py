@@ -13,7 +13,7 @@ import regex
 
 from livingkv.index.analysis import english_stem, folded
 from livingkv.index.question_words import QUESTION_WORDS
-from livingkv.question import Name, names_in, share_held
+from livingkv.question import Name, names_held
 
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:[-./:@'’,][\p{L}\p{M}\p{N}_]+)*")
 _DIGIT_GROUPS = regex.compile(r"(?<=\d)[,\u202f\u00a0](?=\d{3})")
@@ -45,8 +45,9 @@ class Support:
     bound: float
 
 
-def support(answer: str, question: str, sentences: Sequence[str]) -> Support:
-    """How much of what an answer adds to its question stands in the recalled sentences, and where.
+def support(answer: str, question: str, names: Sequence[Name], sentences: Sequence[str]) -> Support:
+    """How much of what an answer adds to its question stands in the recalled sentences, and where; `names` are those of
+    the question.
 
     Words are compared without case, English endings and separators of thousands; function words are left out; in
     scripts without spaces, signs are compared.
@@ -54,18 +55,16 @@ def support(answer: str, question: str, sentences: Sequence[str]) -> Support:
     new = _content(answer) - _content(question)
     if not new:
         return Support(0.0, 0.0)
-    names = names_in(question)
-    held = [len(new & _content(sentence)) / len(new) for sentence in sentences]
-    found = len(new & set().union(*map(_content, sentences))) / len(new)
-    near = [_nearness(names, sentence) for sentence in sentences]
-    return Support(found, max((part * share for part, share in zip(held, near, strict=True)), default=0.0))
+    held = [new & _content(sentence) for sentence in sentences]
+    bound = (len(words) * _nearness(names, one) for words, one in zip(held, sentences, strict=True) if words)
+    return Support(len(set().union(*held)) / len(new), max(bound, default=0.0) / len(new))
 
 
 def _nearness(names: Sequence[Name], sentence: str) -> float:
     """1 for a sentence with a whole name of the question, or a question without names; a part of a name says less."""
     if not names:
         return 1.0
-    best = max(share_held(name, sentence) for name in names)
+    best = max(names_held([name], [sentence]) for name in names)
     return best if best == 1.0 else best * _PART_OF_A_NAME
 
 

@@ -6,54 +6,32 @@ Knows the order in which memory.py calls it and what every step hands on; change
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from time import perf_counter
+from dataclasses import replace
 from typing import get_args
 
 import torch
 
-from livingkv.answer_check import support
 from livingkv.auto import Way, ways
-from livingkv.confidence import CONFIDENT, MOST_LIFT, Signs, n_tied
+from livingkv.checking import Spoken, signs_of
+from livingkv.clock import Clock
+from livingkv.confidence import CONFIDENT, Signs, n_tied
+from livingkv.describing import evidence_of
 from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
 from livingkv.home import Home
-from livingkv.modes import Prepared, Preparing
+from livingkv.modes import Prepared, Preparing, question_ids
 from livingkv.passages import Judged, Passage, sentence_passage
-from livingkv.question import names_held, names_in
+from livingkv.question import asks_about_all, names_in
 from livingkv.reading_cost import Span, slow_pages
-from livingkv.recall import QUESTION_LEAD, Probed, attend_sinks, judge_hits, passages_for, probe
-from livingkv.results import Answer, Evidence, Mode, Timings
+from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, probe
+from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampler, Sampling
 from livingkv.stored_kv import StoredKV
-from livingkv.text import split_sentences
 
 MAX_TOKENS = 1 << 16
 """The longest answer that may be asked for."""
 
 _MOST_TIED = 4
-
-NOT_STORED = "Nothing that is stored answers this."
-"""The answer of mode auto when it is not confident: a statement, not an invention."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """Wall time of the steps of one question, in milliseconds; `first_token` counts from the start."""
-
-    started: float = field(default_factory=perf_counter)
-    load: float = 0.0
-    probe: float = 0.0
-    fetch: float = 0.0
-    first_token: float = 0.0
-
-    def lap(self) -> float:
-        """Milliseconds since the start."""
-        return (perf_counter() - self.started) * 1000.0
-
-    def timings(self) -> Timings:
-        """The steps so far."""
-        return Timings(self.load, self.probe, self.fetch, self.first_token, self.lap())
 
 
 def check_ask(question: str, mode: Mode, max_tokens: int) -> None:
@@ -157,7 +135,7 @@ class Asking:
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
         n_prefilled = self._n_prefilled()
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
-        self.signs = self._signs(probed, passages, generated, sampler) if passages else None
+        self.signs = self._checked(probed, passages, generated, sampler) if passages else None
         confidence = self.signs.confidence if self.signs is not None else 0.0
         return Answer(
             answer=generated.text.strip(),
@@ -172,32 +150,17 @@ class Asking:
             reason=prepared.reason or reason,
         )
 
-    def _signs(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
-        best = max((passage.best for passage in passages), key=lambda hit: hit.rank_score)
-        sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
-        what = support(generated.text, self._question, sentences)
-        return Signs(
-            rest_gain=_within(-1.0, best.rest_gain, 6.0),
-            names=names_held(names_in(self._question), sentences),
-            found=what.found,
-            bound=what.bound,
-            lift=self._lift(probed, generated, sampler),
-        )
-
-    def _lift(self, probed: Probed, generated: Generated, sampler: Sampler) -> float:
-        """Nats per token by which the recalled passages make the answer likelier than the question alone does."""
-        answer = generated.token_ids
-        if not answer:
-            return 0.0
-        engine, home = self.engine, self._home
-        asked = [*engine.words.encode(QUESTION_LEAD + self._question), *engine.words.framing.answer]
-        space = attend_sinks(engine, self._stored(), probed.sessions[0], home.n_sinks, len(asked) + len(answer))
-        ids = torch.tensor([*asked, *answer], device=engine.model.device)
-        without = engine.runner.log_likelihood(ids, space, n_scored=len(answer))
-        return _within(-1.0, (sum(sampler.log_probabilities[: len(answer)]) - without) / len(answer), MOST_LIFT)
+    def _checked(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
+        ids, asked = generated.token_ids, question_ids(self.engine, self._question)
+        n_sinks, first = self._home.n_sinks, probed.session(passages[0].session_id)
+        space = attend_sinks(self.engine, self._stored(), first, n_sinks, len(asked) + len(ids))
+        spoken = Spoken(self._question, asked, generated.text, ids, sampler.log_probabilities)
+        return signs_of(self.engine, space, spoken, passages)
 
     def _not_convinced(self, best: Answer) -> Answer:
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
+        if asks_about_all(self._question):
+            doubt = f"{doubt}; it asks about all that is stored, which mode exact attends for one session"
         return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
 
     def prepare(self, mode: Mode, probed: Probed, passages: list[Passage], max_tokens: int) -> Prepared:
@@ -269,53 +232,3 @@ class Asking:
     def _stored(self) -> StoredKV:
         assert self._kv is not None, "probe comes first"
         return self._kv
-
-
-def _within(low: float, value: float, high: float) -> float:
-    return min(high, max(low, value))
-
-
-def _sentences(text: str) -> list[str]:
-    raw = text.encode()
-    return [raw[span.byte_lo : span.byte_hi].decode() for span in split_sentences(raw)]
-
-
-def extract(home: Home, question: str, session: str | None) -> Answer:
-    """Mode extract: the stored text of the best sentence, verbatim. The index alone decides; no model is loaded.
-
-    Raises QuestionError, SessionNotFound or StoreError.
-    """
-    clock = Clock()
-    probed = probe(home.store(), home.index.current(), question, session, home.settings.n_candidates)
-    clock.probe = clock.lap()
-    passages = passages_for(home.store(), probed.hits[:1], home.settings.recall_tokens)
-    share = probed.hits[0].coverage if passages else 0.0
-    clock.fetch = clock.lap() - clock.probe
-    return Answer(
-        answer=passages[0].best.sentence.text.strip() if passages else NOT_STORED,
-        mode="extract",
-        confident=share >= CONFIDENT,
-        confidence=share,
-        evidence=evidence_of(passages),
-        n_tokens=probed.n_tokens,
-        reused_tokens=0,
-        prefilled_tokens=0,
-        timings_ms=clock.timings(),
-        reason=f"no model was asked: the best sentence holds {share:.0%} of the question's words",
-    )
-
-
-def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
-    """The passages as evidence, best first, with what ranked them: the judged rank score, else the index's."""
-    return tuple(
-        Evidence(
-            text=passage.text,
-            source=passage.source,
-            session=passage.session,
-            tokens=(passage.token_lo, passage.token_hi),
-            score=passage.best.score if passage.best.gain is None else passage.best.rank_score,
-            lexical=passage.best.lexical,
-            semantic=passage.best.semantic,
-        )
-        for passage in passages
-    )

@@ -1,9 +1,13 @@
-"""Store rows and chat turns as the library's typed results. Knows names and units; computes nothing but a ratio."""
+"""Store rows, passages and chat turns as the library's typed results. Knows names and units; computes nothing but a
+ratio."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from livingkv.errors import KeyMissing, RecordDamaged, SentenceForgotten
-from livingkv.results import Hot, SessionInfo, Stats, TierStats, Timings, Turn
+from livingkv.passages import Passage
+from livingkv.results import Evidence, Hot, SessionInfo, Stats, TierStats, Timings, Turn
 from livingkv.store import SessionRow, Store
 from livingkv.tiers import TierCounts
 
@@ -89,4 +93,20 @@ def turn_of(row: SessionRow, answer: str, reused: int, prefilled: int, timings_m
         timings_ms=timings_ms,
         reason="the conversation goes on from its stored state",
         turn=row.n_turns,
+    )
+
+
+def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
+    """The passages as evidence, best first, with what ranked them: the judged rank score, else the index's."""
+    return tuple(
+        Evidence(
+            text=passage.text,
+            source=passage.source,
+            session=passage.session,
+            tokens=(passage.token_lo, passage.token_hi),
+            score=passage.best.score if passage.best.gain is None else passage.best.rank_score,
+            lexical=passage.best.lexical,
+            semantic=passage.best.semantic,
+        )
+        for passage in passages
     )

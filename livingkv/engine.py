@@ -18,7 +18,7 @@ from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
 from livingkv.positions import shift
 from livingkv.runner import Runner
-from livingkv.settings import PAGE_TOKENS, CodecName, Settings
+from livingkv.settings import PAGE_TOKENS, CodecName, LookBack, Settings
 from livingkv.state_embedder import StateEmbedder
 from livingkv.store import Fingerprint
 from livingkv.workspace import Workspace
@@ -72,16 +72,15 @@ class Engine:
             "bf16_bytes_per_token": str(shape.n_layers * shape.n_kv_heads * shape.head_dim * 2 * 2),
         }
 
-    def hot_window(self, settings: Settings, n_sinks: int) -> HotWindow:
-        """An empty hot window for a new session of this model."""
+    def hot_window(self, settings: Settings, n_sinks: int, look: LookBack | None = None) -> HotWindow:
+        """An empty hot window for a new session of this model. look: left out, that of a conversation."""
         return HotWindow(
             self.shape,
             self.model.rope,
             self.codec,
             n_sinks=n_sinks,
-            window_tokens=settings.window_tokens,
+            look=look or settings.conversation,
             block_tokens=settings.block_tokens,
-            grid_tokens=settings.grid_tokens,
             device=self.model.device,
             dual_chunk=self.model.dual_chunk,
         )

@@ -29,7 +29,7 @@ from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.repairing import repair_session, reread_window
 from livingkv.results import CheckReport, TierStats
-from livingkv.settings import Settings
+from livingkv.settings import LookBack, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.store_and_model import StoreAndModel
 from livingkv.stored_kv import restore_hot_window
@@ -120,29 +120,26 @@ class Home(StoreAndModel):
     def hot_window(self, session: SessionRow, *, document: bool = False) -> Iterator[HotWindow]:
         """The session's hot window, restored from the store where this process does not hold it; the short one that a
         document is read with, or that of a conversation. Where KV of it is damaged or was dropped, a writer reads its
-        text again an error inside the block it is dropped, because it may be ahead of the store."""
-        settings = self.settings.for_documents if document else self.settings
+        text again. After an error inside the block it is dropped, because it may be ahead of the store."""
+        look = self.settings.document if document else self.settings.conversation
         hot = self._hot.pop(session.session_id, None)
-        if hot is None or (hot.n_tokens, hot.looks_back) != (
-            session.n_tokens,
-            (settings.window_tokens, settings.grid_tokens),
-        ):
-            hot = self._restored(session, settings)
+        if hot is None or (hot.n_tokens, hot.look) != (session.n_tokens, look):
+            hot = self._restored(session, look)
         yield hot
         self._hot.clear()  # one at a time: device memory does not grow with the sessions
         self._hot[session.session_id] = hot
 
-    def _restored(self, session: SessionRow, settings: Settings) -> HotWindow:
-        store, engine = self.store(), self.engine()
+    def _restored(self, session: SessionRow, look: LookBack) -> HotWindow:
+        store, engine, settings = self.store(), self.engine(), self.settings
         try:
-            return restore_hot_window(store, engine, session, settings, self.n_sinks)
+            return restore_hot_window(store, engine, session, settings, self.n_sinks, look)
         except PageDamaged as error:
             if self.read_only:
                 raise
             if isinstance(error, PageDropped) and store.disk_budget_bytes is not None:
-                return reread_window(store, engine, settings, session, self.n_sinks)
-        repair_session(store, engine, self.settings, session, self.n_sinks)
-        return restore_hot_window(store, engine, store.session(session.session_id), settings, self.n_sinks)
+                return reread_window(store, engine, settings, session, self.n_sinks, look)
+        repair_session(store, engine, settings, session, self.n_sinks)
+        return restore_hot_window(store, engine, store.session(session.session_id), settings, self.n_sinks, look)
 
     def let_go(self) -> None:
         """Drop what device memory and RAM hold of sessions: the store is about to change under it."""

@@ -18,23 +18,21 @@ from torch import Tensor
 from livingkv.codec import KV, Lossless, PageCodec, PageShape
 from livingkv.model_rope import DualChunk, Rope
 from livingkv.positions import shift
-from livingkv.settings import PAGE_TOKENS
+from livingkv.settings import PAGE_TOKENS, LookBack
 from livingkv.workspace import Workspace
 
 
-def window_start(n_tokens: int, window_tokens: int, grid_tokens: int = 1) -> int:
-    """First token of the hot window of a session of `n_tokens`: a page border, a function of the length alone.
-
-    It looks `window_tokens` back from the last multiple of `grid_tokens`.
-    """
-    return max(0, (n_tokens // grid_tokens * grid_tokens - window_tokens) // PAGE_TOKENS * PAGE_TOKENS)
+def window_start(n_tokens: int, look: LookBack) -> int:
+    """First token of the hot window of a session of `n_tokens`: a page border, a function of the length alone."""
+    line = n_tokens // look.grid_tokens * look.grid_tokens
+    return max(0, (line - look.window_tokens) // PAGE_TOKENS * PAGE_TOKENS)
 
 
 class HotWindow:
     """One session's newest tokens as an AttentionState for appending. Not thread-safe.
 
-    n_sinks: how many first tokens are always attended, 1..64. grid_tokens: a pass ends at the next multiple of it and
-    looks back from the last one, so that what a token attends depends on its position alone; 1 for no such grid.
+    n_sinks: how many first tokens are always attended, 1..64. look: with a grid, what a token attends depends on its
+    position alone. It stands as `look`.
     `sealed` collects the pages that became full since `take_sealed`; until they are durable they are the only copy.
     """
 
@@ -45,22 +43,20 @@ class HotWindow:
         codec: PageCodec,
         *,
         n_sinks: int,
-        window_tokens: int,
+        look: LookBack,
         block_tokens: int,
         device: torch.device,
         dual_chunk: DualChunk | None = None,
-        grid_tokens: int = 1,
     ) -> None:
         self._lossless = Lossless(shape)
         self._codec = codec
         self._rope = rope
         assert 0 < n_sinks <= PAGE_TOKENS
         self._n_sinks = n_sinks
-        self._window = window_tokens
+        self.look = look
         self._block = block_tokens
-        self._grid = grid_tokens
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
-        capacity = 2 * PAGE_TOKENS + window_tokens + 2 * max(block_tokens, grid_tokens)
+        capacity = 2 * PAGE_TOKENS + look.window_tokens + 2 * max(block_tokens, look.grid_tokens)
         self.workspace = Workspace(shape, rope, capacity, device, dual_chunk)
         self._sinks: KV | None = None
         self._window_start = 0
@@ -71,19 +67,13 @@ class HotWindow:
     @property
     def room(self) -> int:
         """See AttentionState: at most a block."""
-        if self._grid == 1:
-            return self.workspace.before_border(self._block)
-        return self.workspace.before_border(min(self._block, self._grid - self.n_tokens % self._grid))
-
-    @property
-    def looks_back(self) -> tuple[int, int]:
-        """window_tokens and grid_tokens."""
-        return self._window, self._grid
+        grid = self.look.grid_tokens
+        return self.workspace.before_border(self._block if grid == 1 else min(self._block, grid - self.n_tokens % grid))
 
     @property
     def n_attended(self) -> int:
         """Stored tokens that the next token sees: all of a short session, else the window and the sinks."""
-        start = window_start(self.n_tokens, self._window, self._grid)
+        start = window_start(self.n_tokens, self.look)
         return self.n_tokens - start + (self._n_sinks if start else 0)
 
     def restore(self, pages: Sequence[bytes], first_page: int, first_page_bytes: bytes | None, tail: bytes) -> None:
@@ -113,7 +103,7 @@ class HotWindow:
 
     def begin(self, n_tokens: int) -> None:
         """See AttentionState."""
-        start = window_start(self.n_tokens, self._window, self._grid)
+        start = window_start(self.n_tokens, self.look)
         if start != self._window_start:
             self._place(start)
         if self.workspace.capacity - self.workspace.end < n_tokens:
@@ -145,7 +135,7 @@ class HotWindow:
     def branch(self, extra_tokens: int) -> Workspace:
         """A workspace of its own with the attended slots copied and room for `extra_tokens`: what is read there
         does not enter the session."""
-        start = window_start(self.n_tokens, self._window, self._grid)
+        start = window_start(self.n_tokens, self.look)
         if start != self._window_start:
             self._place(start)
         space = self.workspace

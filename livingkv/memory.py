@@ -14,8 +14,9 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from livingkv.asking import Asking, check_ask, extract
+from livingkv.asking import Asking, check_ask
 from livingkv.describing import session_info, store_stats, turn_of
+from livingkv.extracting import extract
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping

@@ -14,7 +14,7 @@ from livingkv.hot_window import HotWindow, window_start
 from livingkv.passages import Passage
 from livingkv.recall import QUESTION_LEAD, Probed, attend_passages, attend_sinks
 from livingkv.results import Mode
-from livingkv.settings import Placement
+from livingkv.settings import LookBack, Placement
 from livingkv.store import SessionRow
 from livingkv.stored_kv import StoredKV
 from livingkv.streaming import StreamedSpace
@@ -53,7 +53,7 @@ class Preparing:
 
     def kv_mode(self) -> Prepared:
         """Stored KV of the passages; falls back to reading their text when a page is damaged."""
-        ids = self._question()
+        ids = question_ids(self.engine, self.question)
         try:
             space = attend_passages(
                 self.engine,
@@ -73,7 +73,7 @@ class Preparing:
         """The passages' text, read again behind the stored sinks."""
         ordered = sorted(self.passages, key=lambda passage: (passage.session_id, passage.token_lo))
         text = "\n\n".join(passage.text for passage in ordered)
-        ids = [*self.engine.words.encode(text), *self._question()]
+        ids = [*self.engine.words.encode(text), *question_ids(self.engine, self.question)]
         first = self.probed.session(ordered[0].session_id)
         space = attend_sinks(self.engine, self.kv, first, self.n_sinks, len(ids) + self.max_tokens)
         return Prepared("ground", space, ids, self.n_sinks)
@@ -81,8 +81,8 @@ class Preparing:
     def exact_mode(self, session: SessionRow) -> Prepared:
         """All stored KV of a session at its own positions, dual-chunk where the model has it: the newest
         `window_tokens` on the device, what is older streamed through attention in each layer of each pass."""
-        ids = self._question()
-        n_cold = window_start(session.n_tokens, self.window_tokens)
+        ids = question_ids(self.engine, self.question)
+        n_cold = window_start(session.n_tokens, LookBack(self.window_tokens))
         space = self.engine.workspace(session.n_tokens - n_cold + len(ids) + self.max_tokens, dual_chunk=True)
         for lo in range(n_cold, session.n_tokens, EXACT_RUN):
             space.push(self.kv.run(session, lo, min(lo + EXACT_RUN, session.n_tokens)), lo)
@@ -94,11 +94,12 @@ class Preparing:
 
     def resume_mode(self, hot: HotWindow) -> Prepared:
         """The session's hot window and sinks, copied: what is read now does not enter the session."""
-        ids = self._question()
+        ids = question_ids(self.engine, self.question)
         space = hot.branch(len(ids) + self.max_tokens)
         return Prepared("resume", space, ids, space.n_attended)
 
-    def _question(self) -> list[int]:
-        """The question behind recalled text, up to where the answer begins."""
-        words = self.engine.words
-        return [*words.encode(QUESTION_LEAD + self.question), *words.framing.answer]
+
+def question_ids(engine: Engine, question: str) -> list[int]:
+    """The question behind recalled text, up to where the answer begins."""
+    words = engine.words
+    return [*words.encode(QUESTION_LEAD + question), *words.framing.answer]

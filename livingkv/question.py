@@ -78,11 +78,6 @@ def names_held(names: Sequence[Name], sentences: Sequence[str]) -> float:
     return sum(shares) / len(names)
 
 
-def share_held(name: Name, sentence: str) -> float:
-    """The share of a name's words that one sentence holds, as `names_held`."""
-    return _share(set(terms(sentence)), name)
-
-
 def _share(known: set[str], name: Name) -> float:
     return sum(_holds(known, word) for word in name.words) / len(name.words)
 

@@ -17,7 +17,7 @@ from livingkv.engine import Engine
 from livingkv.errors import PageDamaged, RecordDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.results import Repaired
-from livingkv.settings import PAGE_TOKENS, Settings
+from livingkv.settings import PAGE_TOKENS, LookBack, Settings
 from livingkv.store import SessionRow, Store
 
 RUN_PAGES = 64
@@ -65,8 +65,8 @@ def repair_session(
     Raises ModelError or StoreError.
     """
 
-    def is_document(page: int) -> bool:
-        return _is_document(store, session, page * PAGE_TOKENS)
+    def look_at(page: int) -> LookBack:
+        return _look_at(store, settings, session, page)
 
     bad, done, problems = damaged_pages(store, session), list[int](), list[str]()
 
@@ -79,7 +79,7 @@ def repair_session(
             return None
         return hot
 
-    for run in _runs(bad, is_document):
+    for run in _runs(bad, look_at):
         if (hot := rebuilt(run[0], run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS)) is not None:
             store.replace_pages(session.session_id, dict(zip(run, hot.take_sealed(), strict=True)))
             done += run
@@ -98,6 +98,12 @@ def _is_document(store: Store, session: SessionRow, token: int) -> bool:
     return token < session.n_tokens and store.role_at(session.session_id, token) == "document"
 
 
+def _look_at(store: Store, settings: Settings, session: SessionRow, page: int) -> LookBack:
+    """How far what stands behind `page` pages looked back when it was read. A page on which a document and a turn meet
+    is taken for what its first token is."""
+    return settings.document if _is_document(store, session, page * PAGE_TOKENS) else settings.conversation
+
+
 class _Reread:
     """Pages of one session read again in memory, from the pages that are there."""
 
@@ -109,24 +115,21 @@ class _Reread:
         self._n_sinks = n_sinks
         self.pages: dict[int, bytes] = {}
 
-    def kind(self, page: int) -> Settings:
-        """The settings that the text behind `page` pages is read with."""
-        return self._settings.for_documents if self._is_document(page) else self._settings
+    def look_at(self, page: int) -> LookBack:
+        """See `_look_at`."""
+        return _look_at(self._store, self._settings, self._session, page)
 
-    def _is_document(self, page: int) -> bool:
-        return _is_document(self._store, self._session, page * PAGE_TOKENS)
-
-    def window(self, page: int, settings: Settings, tail: bytes = b"") -> HotWindow:
+    def window(self, page: int, look: LookBack, tail: bytes = b"") -> HotWindow:
         """The hot window of the session when it had `page` pages, and `tail`."""
-        needed = _needed(page, settings)
+        needed = _needed(page, look)
         absent = [each for each in needed if each not in self.pages]
         self.pages |= zip(absent, self._store.read_pages(self._session.session_id, absent), strict=True)
-        return _restored(self._engine, settings, self._n_sinks, self.pages, page, tail)
+        return _restored(self._engine, self._settings, self._n_sinks, self.pages, page, look, tail)
 
     def read(self, start: int, end: int) -> None:
         """Read pages [start, end) again; a window can be restored at `start`."""
-        for run in _runs(range(start, end), self._is_document):
-            hot = self.window(run[0], self.kind(run[0]))
+        for run in _runs(range(start, end), self.look_at):
+            hot = self.window(run[0], self.look_at(run[0]))
             lo, hi = run[0] * PAGE_TOKENS, (run[-1] + 1) * PAGE_TOKENS
             _read(self._store, self._engine, self._session, hot, lo, hi)
             self.pages |= zip(run, hot.take_sealed(), strict=True)
@@ -135,12 +138,14 @@ class _Reread:
         """The tail read again."""
         session = self._session
         n_pages = session.n_sealed_tokens // PAGE_TOKENS
-        hot = self.window(n_pages, self.kind(n_pages))
+        hot = self.window(n_pages, self.look_at(n_pages))
         _read(self._store, self._engine, session, hot, session.n_sealed_tokens, session.n_tokens)
         return hot.tail()
 
 
-def reread_window(store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int) -> HotWindow:
+def reread_window(
+    store: Store, engine: Engine, settings: Settings, session: SessionRow, n_sinks: int, look: LookBack
+) -> HotWindow:
     """The hot window of a session whose KV a disk budget took: its pages are read again from the last place where a
     window can be restored. They are put back as far as the budget has room; that it has none does not matter.
 
@@ -149,41 +154,47 @@ def reread_window(store: Store, engine: Engine, settings: Settings, session: Ses
     again = _Reread(store, engine, settings, session, n_sinks)
     missing = set(store.missing_pages(session.session_id))
     n_pages = session.n_sealed_tokens // PAGE_TOKENS
-    latest = min(missing.intersection(_needed(n_pages, settings)), default=n_pages)
-    start = next(page for page in range(latest, -1, -1) if not missing.intersection(_needed(page, again.kind(page))))
+    needed = _needed(n_pages, look)
+    latest = min(missing.intersection(needed), default=n_pages)
+    start = next(page for page in range(latest, -1, -1) if not missing.intersection(_needed(page, again.look_at(page))))
     again.read(start, n_pages)
     tail = None if tail_is_whole(store, session) else again.tail()
-    needed = _needed(n_pages, settings)
     with contextlib.suppress(StoreFull):
         put_back = {page: data for page, data in again.pages.items() if page in missing and page in needed}
         store.replace_pages(session.session_id, put_back, tail)
-    return again.window(n_pages, settings, store.read_tail(session.session_id)[1] if tail is None else tail)
+    return again.window(n_pages, look, store.read_tail(session.session_id)[1] if tail is None else tail)
 
 
 def _restored(
-    engine: Engine, settings: Settings, n_sinks: int, pages: Mapping[int, bytes], n_pages: int, tail: bytes
+    engine: Engine,
+    settings: Settings,
+    n_sinks: int,
+    pages: Mapping[int, bytes],
+    n_pages: int,
+    look: LookBack,
+    tail: bytes = b"",
 ) -> HotWindow:
     """The hot window of a session with `n_pages` pages and a tail, made of the pages that `_needed` names."""
-    hot = engine.hot_window(settings, n_sinks)
-    first = window_start(n_pages * PAGE_TOKENS, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
+    hot = engine.hot_window(settings, n_sinks, look)
+    first = window_start(n_pages * PAGE_TOKENS, look) // PAGE_TOKENS
     if n_pages or tail:
         hot.restore([pages[page] for page in range(first, n_pages)], first, pages[0] if first else None, tail)
     return hot
 
 
-def _needed(page: int, settings: Settings) -> list[int]:
+def _needed(page: int, look: LookBack) -> list[int]:
     """The pages that the hot window of a session with `page` pages is restored from."""
     if page == 0:
         return []
-    first = window_start(page * PAGE_TOKENS, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
+    first = window_start(page * PAGE_TOKENS, look) // PAGE_TOKENS
     return [*([0] if first else []), *range(first, page)]
 
 
-def _runs(pages: Sequence[int], is_document: Callable[[int], bool]) -> Iterator[list[int]]:
-    """Neighbouring pages of one kind together, at most RUN_PAGES."""
+def _runs(pages: Sequence[int], look_at: Callable[[int], LookBack]) -> Iterator[list[int]]:
+    """Neighbouring pages that look back alike together, at most RUN_PAGES."""
     run: list[int] = []
     for page in pages:
-        if run and (page != run[-1] + 1 or len(run) == RUN_PAGES or is_document(page) != is_document(run[0])):
+        if run and (page != run[-1] + 1 or len(run) == RUN_PAGES or look_at(page) != look_at(run[0])):
             yield run
             run = []
         run.append(page)
@@ -195,11 +206,10 @@ def _window_at(
     store: Store, engine: Engine, settings: Settings, session: SessionRow, page: int, n_sinks: int
 ) -> HotWindow:
     """The hot window as it stood when the session had `page` pages and no tail, as far as what follows looked back."""
-    if _is_document(store, session, page * PAGE_TOKENS):
-        settings = settings.for_documents
-    needed = _needed(page, settings)
+    look = _look_at(store, settings, session, page)
+    needed = _needed(page, look)
     pages = dict(zip(needed, store.read_pages(session.session_id, needed), strict=True))
-    return _restored(engine, settings, n_sinks, pages, page, b"")
+    return _restored(engine, settings, n_sinks, pages, page, look)
 
 
 def _read(store: Store, engine: Engine, session: SessionRow, hot: HotWindow, lo: int, hi: int) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+NOT_STORED = "Nothing that is stored answers this."
+"""The answer where none convinces: a statement, not an invention."""
+
 Mode = Literal["auto", "kv", "ground", "extract", "exact", "resume"]
 
 

@@ -5,8 +5,8 @@ Knows the names, units and allowed ranges; knows nothing of how they are used. A
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 
 from livingkv.errors import InputError
 
@@ -15,12 +15,13 @@ PAGE_TOKENS = 64
 
 CodecName = Literal["int8", "lossless"]
 DEFAULT_CODEC: CodecName = "int8"
+DEFAULT_SPAN = 128
+"""Tokens that a document of a new store looks back."""
+
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
 _RANGES = {
     "window_tokens": (PAGE_TOKENS, 1 << 20),
-    "span_tokens": (PAGE_TOKENS, 1 << 20),
-    "grid_tokens": (1, 1 << 20),
     "block_tokens": (PAGE_TOKENS, 1 << 16),
     "recall_tokens": (PAGE_TOKENS, 1 << 17),
     "commit_tokens": (PAGE_TOKENS, 1 << 20),
@@ -30,15 +31,22 @@ _RANGES = {
 }
 
 
+class LookBack(NamedTuple):
+    """How far a block of text looks back: `window_tokens` from the last multiple of `grid_tokens`, at the next of which
+    it ends; a grid of 1 is none."""
+
+    window_tokens: int
+    grid_tokens: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a memory reads and recalls. All sizes are tokens unless the name says otherwise.
 
     window_tokens: the hot window, the newest tokens that a turn of a conversation attends besides the sinks.
-    span_tokens: how far back a block of a document attends, at most the hot window. KV that has seen little else is
-    what recall can put in front of any question (docs/decisions/0014).
-    grid_tokens: a block ends at the next multiple of this and looks back from the last one; 1 for none. A conversation
-    has none; a document is read on a grid of twice its span, so that its KV depends on the text alone.
+    span_tokens: how far back a block of a document attends. KV that has seen little else is what recall can put in
+    front of any question (docs/decisions/0014). None: as the store has it, 128 for a new one. The hot window or more:
+    documents are read like conversations.
     block_tokens: tokens read in one forward pass of ingest.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
@@ -58,8 +66,7 @@ class Settings:
     """
 
     window_tokens: int = 4096
-    span_tokens: int = 128
-    grid_tokens: int = 1
+    span_tokens: int | None = None
     block_tokens: int = 512
     recall_tokens: int = 1024
     commit_tokens: int = 4096
@@ -75,16 +82,18 @@ class Settings:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            if not _is_whole(value) or not low <= value <= high:
                 raise InputError(f"settings.{name}", repr(value), f"a whole number from {low} to {high} is allowed")
-        for name in ("window_tokens", "span_tokens", "block_tokens", "commit_tokens"):
+        span = self.span_tokens
+        if span is not None and (not _is_whole(span) or span < PAGE_TOKENS or span % PAGE_TOKENS):
+            raise InputError("settings.span_tokens", repr(span), f"None or multiples of {PAGE_TOKENS} are allowed")
+        for name in ("window_tokens", "block_tokens", "commit_tokens"):
             if getattr(self, name) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
         if self.embedder is not None and not (isinstance(self.embedder, str) and self.embedder.strip()):
             raise InputError("settings.embedder", repr(self.embedder), "a name or a folder is allowed")
         budget = self.disk_budget_bytes
-        is_number = isinstance(budget, int) and not isinstance(budget, bool)
-        if budget not in (None, "unlimited") and (not is_number or budget < 1 << 20):  # type: ignore[operator]
+        if budget not in (None, "unlimited") and not (_is_whole(budget) and budget >= 1 << 20):
             allowed = f'at least {1 << 20} bytes, "unlimited" or None are allowed'
             raise InputError("settings.disk_budget_bytes", repr(budget), allowed)
         if self.key_folder is not None and (not isinstance(self.key_folder, str) or not self.key_folder):
@@ -94,10 +103,16 @@ class Settings:
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
 
     @property
-    def for_documents(self) -> Settings:
-        """The same with the hot window that a document is read with: short, on a grid of twice its length."""
-        span = min(self.span_tokens, self.window_tokens)
-        return replace(self, window_tokens=span, grid_tokens=2 * span)
+    def conversation(self) -> LookBack:
+        """How far a turn of a conversation looks back: the whole hot window."""
+        return LookBack(self.window_tokens)
+
+    @property
+    def document(self) -> LookBack:
+        """How far a document looks back: a span, on a grid of twice its length, so that its KV depends on the text
+        alone."""
+        span = DEFAULT_SPAN if self.span_tokens is None else self.span_tokens
+        return LookBack(span, 2 * span) if span < self.window_tokens else self.conversation
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
@@ -107,3 +122,8 @@ class Settings:
             if key not in known:
                 raise InputError("settings", repr(key), f"known keys are {', '.join(known)}")
         return cls(**values)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    """True for a whole number; a truth value is none."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -7,6 +7,7 @@ made by the first write, because its fingerprint needs a model.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -56,7 +57,7 @@ class StoreAndModel:
                 raise
         else:
             self._closing.callback(self._store.close)
-            self._agree_on_codec(self._store)
+            self._agree(self._store)
             if not self.read_only:
                 self._limit_disk(self._store)
         if isinstance(model, LoadedModel) and self._store is not None:
@@ -64,14 +65,27 @@ class StoreAndModel:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
-        return self._asked_settings or Settings()
+        """The settings in force, with the span of the store where there is one."""
+        asked = self._asked_settings or Settings()
+        return asked if self._store is None else replace(asked, span_tokens=self._stored_span(self._store, asked))
+
+    def _stored_span(self, store: Store, asked: Settings) -> int:
+        """How far the store's documents look back; those of an earlier livingkv, the whole hot window."""
+        known = self._number_label(store, "span_tokens")
+        return asked.window_tokens if known is None else known
+
+    def _number_label(self, store: Store, name: str) -> int | None:
+        """A label that is a number; None where the store has none. Raises RecordDamaged where it is no number."""
+        label = store.labels.get(name)
+        if label is None or (label.isascii() and label.isdigit()):
+            return None if label is None else int(label)
+        raise RecordDamaged(f"{self.path}: the label {name!r} of its manifest is no number; restore it from a backup")
 
     @property
     def n_sinks(self) -> int:
         """How many first tokens of a session are always attended: a property of the store."""
-        label = self.store().labels.get("n_sinks")
-        return int(label) if label is not None else len(self.engine().words.framing.prologue)
+        known = self._number_label(self.store(), "n_sinks")
+        return len(self.engine().words.framing.prologue) if known is None else known
 
     @property
     def model_label(self) -> str:
@@ -93,8 +107,13 @@ class StoreAndModel:
             return "int8" if self._store.fingerprint.codec == "int8" else "lossless"
         return self.settings.codec or DEFAULT_CODEC
 
-    def _agree_on_codec(self, store: Store) -> None:
+    def _agree(self, store: Store) -> None:
+        """Raise InputError where codec or span are asked for and the store has others."""
         asked = self._asked_settings
+        if asked is not None and asked.span_tokens not in (None, self._stored_span(store, asked)):
+            held = self._stored_span(store, asked)
+            allowed = f"documents of {self.path} look {held} tokens back: use that, or migrate it"
+            raise InputError("settings.span_tokens", asked.span_tokens, allowed)
         if asked is not None and asked.codec not in (None, store.fingerprint.codec):
             allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
             raise InputError("settings.codec", asked.codec, allowed)
@@ -120,7 +139,7 @@ class StoreAndModel:
                 mode="write",
                 fingerprint=engine.fingerprint(),
                 create=True,
-                labels=engine.labels(),
+                labels=engine.labels() | {"span_tokens": str(self.settings.document.window_tokens)},
                 key_folder=self.settings.key_folder,
             )
             self._closing.callback(self._store.close)

@@ -18,7 +18,7 @@ from livingkv.cold_kv import BLOCK_PAGES, ColdKV
 from livingkv.engine import Engine
 from livingkv.errors import PageDamaged, RecordDamaged
 from livingkv.hot_window import HotWindow, window_start
-from livingkv.settings import PAGE_TOKENS, Settings
+from livingkv.settings import PAGE_TOKENS, LookBack, Settings
 from livingkv.store import SessionRow, Store
 from livingkv.tiers import TieredPages
 
@@ -131,21 +131,23 @@ def _cut(kv: KV, lo: int, hi: int) -> KV:
 
 
 def restore_hot_window(
-    store: Store, engine: Engine, session: SessionRow, settings: Settings, n_sinks: int
+    store: Store, engine: Engine, session: SessionRow, settings: Settings, n_sinks: int, look: LookBack | None = None
 ) -> HotWindow:
-    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail.
+    """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail. look:
+    left out, that of a conversation.
 
     Past the RAM tier, whose pages they would drive out: they are held on the device from then on.
     """
-    hot = engine.hot_window(settings, n_sinks)
+    look = look or settings.conversation
+    hot = engine.hot_window(settings, n_sinks, look)
     if session.n_tokens == 0:
         return hot
-    first = window_start(session.n_tokens, settings.window_tokens, settings.grid_tokens) // PAGE_TOKENS
+    first = window_start(session.n_tokens, look) // PAGE_TOKENS
     last = session.n_sealed_tokens // PAGE_TOKENS
     wanted = [0] if first else []
     pages = store.read_pages(session.session_id, [*wanted, *range(first, last)]) if last else []
     first_of_tail, tail = store.read_tail(session.session_id)
     if first_of_tail != session.n_sealed_tokens:  # a writer has sealed pages since the row was read
-        return restore_hot_window(store, engine, store.session(session.session_id), settings, n_sinks)
+        return restore_hot_window(store, engine, store.session(session.session_id), settings, n_sinks, look)
     hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, tail)
     return hot

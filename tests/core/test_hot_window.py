@@ -33,7 +33,7 @@ def stored_state(hot: HotWindow, pages: list[bytes]) -> tuple[list[bytes], bytes
 def restored(engine: Engine, pages: list[bytes], tail: bytes, n_tokens: int) -> HotWindow:
     """A fresh hot window from what a store holds."""
     hot = engine.hot_window(SETTINGS, N_SINKS)
-    first = window_start(n_tokens, SETTINGS.window_tokens) // 64
+    first = window_start(n_tokens, SETTINGS.conversation) // 64
     hot.restore(pages[first:], first, pages[0] if pages and first else None, tail)
     return hot
 
@@ -111,7 +111,7 @@ def test_sinks_sit_just_before_the_window() -> None:
     engine.runner.read(tokens(1000), hot)
     engine.runner.read(tokens(1), hot)
     space = hot.workspace
-    start = window_start(1000, SETTINGS.window_tokens)
+    start = window_start(1000, SETTINGS.conversation)
     positions = space.positions[space.start : space.end]
     assert positions.tolist() == list(range(start - N_SINKS, 1001))
 

@@ -57,7 +57,7 @@ def test_restored_continues_bit_for_bit(codec: CodecName) -> None:
     engine.runner.read(tokens(519).cuda(), hot)
     pages, tail = list(hot.take_sealed()), hot.tail()
     other: HotWindow = engine.hot_window(SETTINGS, 8)
-    first = window_start(519, SETTINGS.window_tokens) // 64
+    first = window_start(519, SETTINGS.conversation) // 64
     other.restore(pages[first:], first, pages[0], tail)
     token = tokens(1).cuda()
     for _ in range(40):

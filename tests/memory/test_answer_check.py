@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from livingkv.answer_check import Support, support
+from livingkv.question import names_in
 
 QUESTION = "Which number is on Conrad Rhodes's badge?"
 
@@ -25,9 +26,9 @@ QUESTION = "Which number is on Conrad Rhodes's badge?"
     ],
 )
 def test_what_an_answer_adds_is_looked_for(answer: str, sentences: list[str], expected: Support) -> None:
-    assert support(answer, QUESTION, sentences) == expected
+    assert support(answer, QUESTION, names_in(QUESTION), sentences) == expected
 
 
 def test_without_names_any_sentence_will_do() -> None:
-    assert support("鍵は棚", "鍵はどこ", ["鍵は棚の上"]) == Support(1.0, 1.0)
-    assert support("It is blue.", "which colour is it?", ["a blue door", "no"]) == Support(1.0, 1.0)
+    assert support("鍵は棚", "鍵はどこ", (), ["鍵は棚の上"]) == Support(1.0, 1.0)
+    assert support("It is blue.", "which colour is it?", (), ["a blue door", "no"]) == Support(1.0, 1.0)

@@ -10,10 +10,10 @@ import pytest
 
 import livingkv.asking
 from livingkv import Memory, Settings
-from livingkv.asking import NOT_STORED
 from livingkv.auto import MOST_SENTENCES, Way, ways
 from livingkv.passages import Judged
 from livingkv.question import names_in
+from livingkv.results import NOT_STORED
 from livingkv.store import Sentence
 from tests.tiny import tiny_model
 

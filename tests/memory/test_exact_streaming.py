@@ -19,7 +19,7 @@ from livingkv.engine import Engine
 from livingkv.errors import PageDamaged
 from livingkv.hot_window import window_start
 from livingkv.models import DualChunk, LoadedModel
-from livingkv.settings import PAGE_TOKENS, CodecName
+from livingkv.settings import PAGE_TOKENS, CodecName, LookBack
 from livingkv.store import SessionRow, Store
 from livingkv.stored_kv import StoredKV
 from livingkv.streaming import StreamedSpace
@@ -61,7 +61,7 @@ def whole(engine: Engine, kv: StoredKV, session: SessionRow) -> AttentionState:
 
 def streamed(engine: Engine, kv: StoredKV, session: SessionRow, block_pages: int) -> AttentionState:
     """What mode exact does."""
-    n_cold = window_start(session.n_tokens, WINDOW)
+    n_cold = window_start(session.n_tokens, LookBack(WINDOW))
     near = engine.workspace(session.n_tokens - n_cold + 64, dual_chunk=True)
     near.push(kv.run(session, n_cold, session.n_tokens), n_cold)
     near.next_position = session.n_tokens
@@ -104,7 +104,7 @@ def test_only_what_is_beyond_the_budget_is_read_again(tmp_path: Path, n_rooms: i
     with stored(tmp_path / "s", tiny_model(), "int8", n_rooms=n_rooms) as (store, engine, pages):
         session, kv = store.session("default"), StoredKV(store, engine, pages)
         state = streamed(engine, kv, session, 3)
-        n_cold = window_start(session.n_tokens, WINDOW) // PAGE_TOKENS
+        n_cold = window_start(session.n_tokens, LookBack(WINDOW)) // PAGE_TOKENS
         before = pages.counts().lower[0].n_pages
         engine.runner.read(torch.tensor(QUESTION), state)
         engine.runner.read(torch.tensor([60]), state)

@@ -1,0 +1,35 @@
+"""Mode extract: what the index finds first, verbatim. Knows the index and the store; loads no model."""
+
+from __future__ import annotations
+
+from livingkv.clock import Clock
+from livingkv.confidence import CONFIDENT
+from livingkv.describing import evidence_of
+from livingkv.home import Home
+from livingkv.recall import passages_for, probe
+from livingkv.results import NOT_STORED, Answer
+
+
+def extract(home: Home, question: str, session: str | None) -> Answer:
+    """Mode extract: the stored text of the best sentence, verbatim. The index alone decides; no model is loaded.
+
+    Raises QuestionError, SessionNotFound or StoreError.
+    """
+    clock = Clock()
+    probed = probe(home.store(), home.index.current(), question, session, home.settings.n_candidates)
+    clock.probe = clock.lap()
+    passages = passages_for(home.store(), probed.hits[:1], home.settings.recall_tokens)
+    share = probed.hits[0].coverage if passages else 0.0
+    clock.fetch = clock.lap() - clock.probe
+    return Answer(
+        answer=passages[0].best.sentence.text.strip() if passages else NOT_STORED,
+        mode="extract",
+        confident=share >= CONFIDENT,
+        confidence=share,
+        evidence=evidence_of(passages),
+        n_tokens=probed.n_tokens,
+        reused_tokens=0,
+        prefilled_tokens=0,
+        timings_ms=clock.timings(),
+        reason=f"no model was asked: the best sentence holds {share:.0%} of the question's words",
+    )
