@@ -56,7 +56,9 @@ def _attention(
     if others.get("softcap") or others.get("s_aux") is not None:
         raise UnsupportedModel("attention with a soft cap or learned sinks is not supported")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = livingkv_state.attend(int(module.layer_idx), query, key, value, scale)  # type: ignore[arg-type]
+    layer = module.layer_idx
+    assert isinstance(layer, int), "Hugging Face numbers its attention layers"
+    out = livingkv_state.attend(layer, query, key, value, scale)
     return out.transpose(1, 2).contiguous(), None
 
 

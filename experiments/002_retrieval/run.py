@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
@@ -241,11 +242,11 @@ def costs(embedder: Embedder, sentences: Sequence[str]) -> dict[str, Any]:
         turns, flushes = [], []
         for turn in range(100):
             index.add(Entry(n + 4 * turn + row, 1, sentences[4 * turn + row]) for row in range(4))
-            turns.append(milliseconds(lambda last=n + 4 * turn + 3: index.commit(last)))  # type: ignore[misc]
+            turns.append(milliseconds(partial(index.commit, n + 4 * turn + 3)))
             if turn % 10 == 9:
                 flushes.append(milliseconds(index.flush))
         asked = [f"What does it say about {text.split()[3]} and {text.split()[-1]}" for text in sentences[:100]]
-        probes = [milliseconds(lambda text=text: index.probe(text, limit=8)) for text in asked]  # type: ignore[misc]
+        probes = [milliseconds(partial(index.probe, text, limit=8)) for text in asked]
         size = index.size_bytes
         index.close()
         opening = [

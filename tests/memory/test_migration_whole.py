@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,8 +86,8 @@ def test_what_is_written_meanwhile_is_not_lost(store: Path, monkeypatch: pytest.
     real = Memory.open
     from livingkv import migrating
 
-    def copy_then_write(*arguments: object) -> int:
-        n_tokens = copied(*arguments)  # type: ignore[arg-type]
+    def copy_then_write(*arguments: Any) -> int:
+        n_tokens = copied(*arguments)
         monkeypatch.setattr(Home, "close", close_and_write)
         return n_tokens
 

@@ -9,7 +9,7 @@ import pytest
 from livingkv import Memory, Settings
 from livingkv.errors import InputError, SessionNotFound
 from livingkv.restoring import joined
-from livingkv.store import ArchivedSentence, Store
+from livingkv.store import Append, ArchivedSentence, Store
 from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.slow  # seconds in all: many stores
@@ -53,11 +53,11 @@ def test_all_of_a_session_comes_back_byte_for_byte(tmp_path: Path, kv: bool) -> 
 def test_a_restore_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append, left = Store.append, [3]
 
-    def counting(store: Store, step: object) -> None:
+    def counting(store: Store, step: Append) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise InterruptedError
-        append(store, step)  # type: ignore[arg-type]
+        append(store, step)
 
     with Memory.open(tmp_path / "s", model=MODEL, settings=SMALL) as memory:
         memory.ingest("doors", text=TEXT)
