@@ -51,8 +51,7 @@ def check_ask(question: str, mode: Mode, max_tokens: int) -> None:
 class Asking:
     """One question to one memory.
 
-    `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
-    answer was read from, `signs` what spoke for it.
+    `recalled` are the sentences that the last answer was read from, `generated` its tokens, `signs` what spoke for it.
     """
 
     def __init__(self, home: Home, question: str) -> None:
@@ -67,9 +66,10 @@ class Asking:
         if n_tokens > limit:
             allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
             raise QuestionError("question", f"{n_tokens} tokens", allowed)
-        self.prefilled_before = self.engine.runner.n_prefilled
+        self._prefilled_before = self.engine.runner.n_prefilled
         self._n_decoded = 0
         self.recalled: list[int] = []
+        self.generated: Generated | None = None
         self.signs: Signs | None = None
         self._kv: StoredKV | None = None
 
@@ -133,7 +133,7 @@ class Asking:
         prepared = self.prepare(mode, probed, passages, max_tokens)
         sampler = Sampler(sampling)
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
-        n_prefilled = self._n_prefilled()
+        n_prefilled, self.generated = self.n_prefilled, generated
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
         self.signs = self._checked(probed, passages, generated, sampler) if passages else None
         confidence = self.signs.confidence if self.signs is not None else 0.0
@@ -220,14 +220,15 @@ class Asking:
             evidence=evidence_of(passages),
             n_tokens=probed.n_tokens,
             reused_tokens=0,
-            prefilled_tokens=self._n_prefilled(),
+            prefilled_tokens=self.n_prefilled,
             timings_ms=self.clock.timings(),
             reason=reason,
         )
 
-    def _n_prefilled(self) -> int:
+    @property
+    def n_prefilled(self) -> int:
         """Tokens that were read for this question so far, those of answers not counted."""
-        return self.engine.runner.n_prefilled - self.prefilled_before - self._n_decoded
+        return self.engine.runner.n_prefilled - self._prefilled_before - self._n_decoded
 
     def _stored(self) -> StoredKV:
         assert self._kv is not None, "probe comes first"

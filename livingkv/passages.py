@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from livingkv.store import Sentence
 
@@ -132,5 +133,14 @@ def _same_source(one: Sentence, other: Sentence) -> bool:
 
 def _passage(sentences: Sequence[Sentence], best: Judged) -> Passage:
     first, last = sentences[0], sentences[-1]
-    text = b"".join(sentence.raw for sentence in sentences).decode("utf-8", errors="replace")
+    text = _joined(sentences).decode("utf-8", errors="replace")
     return Passage(first.session_id, first.session, first.source, first.token_lo, last.token_hi, text.strip("\n"), best)
+
+
+def _joined(sentences: Sequence[Sentence]) -> bytes:
+    """Their text; where template tokens stand between two, another message begins, on a line of its own."""
+    text = sentences[0].raw
+    for before, sentence in pairwise(sentences):
+        is_apart = sentence.token_lo > before.token_hi and not before.raw.endswith(b"\n")
+        text += b"\n" * is_apart + sentence.raw
+    return text
