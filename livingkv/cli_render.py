@@ -244,6 +244,14 @@ def stream_text(piece: str) -> None:
     sys.stdout.flush()
 
 
+def recalled_lines(turn: Turn) -> list[str]:
+    """What a chat reply was recalled from, one line a passage; none for a reply out of the conversation itself."""
+    return [
+        f"[recalled from {visible(found.source)}, session {visible(found.session)}: {excerpt(found.text)}]"
+        for found in turn.evidence
+    ]
+
+
 def turn_line(turn: Turn) -> str:
     """What is told under a chat reply: turn, mode, tokens and time in one line."""
     sure = "" if turn.confident else ", low confidence"

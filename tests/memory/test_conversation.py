@@ -148,7 +148,7 @@ def test_an_answer_that_memory_does_not_end_is_not_given(memory: Memory, monkeyp
 def test_stop_strings_and_sampling_hold_for_what_is_recalled(memory: Memory) -> None:
     whole = memory.ask(ASKED, max_tokens=8).answer
     turn = memory.chat(ASKED, session="cut", max_tokens=8, stop=[whole[2:4]], recall="all")
-    assert turn.mode == "kv" and turn.answer == whole[:2].strip()
+    assert turn.mode == "kv" and turn.answer == whole[: whole.index(whole[2:4])].strip()
     memory.forget(session="cut")
     picking = Sampling(temperature=1.5, seed=3)
     sampled = memory.ask(ASKED, max_tokens=8, sampling=picking).answer
