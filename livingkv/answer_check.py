@@ -52,10 +52,10 @@ def support(answer: str, question: str, names: Sequence[Name], sentences: Sequen
     Words are compared without case, English endings and separators of thousands; function words are left out; in
     scripts without spaces, signs are compared.
     """
-    new = _content(answer) - _content(question)
+    new = content_words(answer) - content_words(question)
     if not new:
         return Support(0.0, 0.0)
-    held = [new & _content(sentence) for sentence in sentences]
+    held = [new & content_words(sentence) for sentence in sentences]
     bound = (len(words) * _nearness(names, one) for words, one in zip(held, sentences, strict=True) if words)
     return Support(len(set().union(*held)) / len(new), max(bound, default=0.0) / len(new))
 
@@ -68,7 +68,8 @@ def _nearness(names: Sequence[Name], sentence: str) -> float:
     return best if best == 1.0 else best * _PART_OF_A_NAME
 
 
-def _content(text: str) -> set[str]:
+def content_words(text: str) -> set[str]:
+    """The words of a text that say something, without case and English endings; signs in scripts without spaces."""
     plain = _DIGIT_GROUPS.sub("", text)
     found: set[str] = set()
     for match in _WORD.finditer(plain):

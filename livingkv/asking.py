@@ -24,6 +24,7 @@ from livingkv.passages import Judged, Passage, sentence_passage
 from livingkv.question import asks_about_all, names_in
 from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, probe
+from livingkv.recency import newest_first
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampler, Sampling
 from livingkv.stored_kv import StoredKV
@@ -51,7 +52,8 @@ def check_ask(question: str, mode: Mode, max_tokens: int) -> None:
 class Asking:
     """One question to one memory.
 
-    `recalled` are the sentences that the last answer was read from, `generated` its tokens, `signs` what spoke for it.
+    `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
+    answer was read from, `generated` its tokens, `signs` what spoke for it.
     """
 
     def __init__(self, home: Home, question: str) -> None:
@@ -66,7 +68,7 @@ class Asking:
         if n_tokens > limit:
             allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
             raise QuestionError("question", f"{n_tokens} tokens", allowed)
-        self._prefilled_before = self.engine.runner.n_prefilled
+        self.prefilled_before = self.engine.runner.n_prefilled
         self._n_decoded = 0
         self.recalled: list[int] = []
         self.generated: Generated | None = None
@@ -82,8 +84,10 @@ class Asking:
         return found
 
     def judge(self, probed: Probed) -> list[Judged]:
-        """The hits as the model ranks them on their stored KV, best first."""
-        return judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
+        """The hits as the model ranks them on their stored KV, best first, and what was said later before what it
+        overrules."""
+        judged = judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
+        return newest_first(self._question, judged)
 
     def passages(self, hits: Sequence[Judged], *, grown: bool = True) -> list[Passage]:
         """The hits as passages within the budget: grown to their neighbours, or each sentence alone."""
@@ -133,7 +137,8 @@ class Asking:
         prepared = self.prepare(mode, probed, passages, max_tokens)
         sampler = Sampler(sampling)
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
-        n_prefilled, self.generated = self.n_prefilled, generated
+        n_prefilled = self.n_prefilled()
+        self.generated = generated
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
         self.signs = self._checked(probed, passages, generated, sampler) if passages else None
         confidence = self.signs.confidence if self.signs is not None else 0.0
@@ -220,15 +225,14 @@ class Asking:
             evidence=evidence_of(passages),
             n_tokens=probed.n_tokens,
             reused_tokens=0,
-            prefilled_tokens=self.n_prefilled,
+            prefilled_tokens=self.n_prefilled(),
             timings_ms=self.clock.timings(),
             reason=reason,
         )
 
-    @property
     def n_prefilled(self) -> int:
         """Tokens that were read for this question so far, those of answers not counted."""
-        return self.engine.runner.n_prefilled - self._prefilled_before - self._n_decoded
+        return self.engine.runner.n_prefilled - self.prefilled_before - self._n_decoded
 
     def _stored(self) -> StoredKV:
         assert self._kv is not None, "probe comes first"

@@ -211,7 +211,7 @@ class Memory(Keeping):
             user = reader.read_text(text, split_sentences(text), Origin(CHAT, "user"))
             logits, generated = reader.open_answer(), beside.words
             asking.clock.first_token = asking.clock.lap()
-            prefilled = asking.n_prefilled
+            prefilled = asking.n_prefilled()
             if generated is None:
                 tokens = engine.runner.generate(logits, reader.hot, Sampler(picking), max_tokens)
                 generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
@@ -221,7 +221,7 @@ class Memory(Keeping):
             self._home.store().append_all([user, assistant])
         self._home.index.feed_if_possible()
         if beside.words is not None:
-            prefilled = asking.n_prefilled
+            prefilled = asking.n_prefilled()
             self._home.note_recall(asking.recalled)
         row = self._home.store().session(session)
         return turn_of(row, generated.text.strip(), beside.answer, reused, prefilled, asking.clock.timings())

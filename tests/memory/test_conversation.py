@@ -89,7 +89,7 @@ def test_what_does_not_convince_is_marked_and_the_conversation_goes_on(
     memory.close()
 
 
-@pytest.mark.parametrize("message", ["The code of door 3 is 1021.", "Door 3!", "what a door that is"])
+@pytest.mark.parametrize("message", ["The code of door 3 is 1021.", "Door 3!", "what a door that is", "And you?"])
 def test_what_is_no_question_costs_no_probe(message: str, memory: Memory, probes: list[str | None]) -> None:
     turn = memory.chat(message, max_tokens=3)
     assert probes == [] and turn.mode == "resume" and turn.confident
@@ -166,6 +166,19 @@ def test_an_interrupted_recall_leaves_nothing(memory: Memory) -> None:
         memory.chat(ASKED, max_tokens=6, on_text=interrupt)
     assert memory.session("default") == before and memory.text("default") == text
     assert memory.chat("Still there?", max_tokens=2).turn == 2
+    memory.close()
+
+
+def test_what_is_far_from_all_that_is_stored_costs_no_answer(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    import livingkv.conversation
+
+    def tried(*arguments: object) -> None:
+        raise AssertionError("nothing is read for it")
+
+    monkeypatch.setattr(livingkv.conversation, "LEAST_RANK", 99.0)
+    monkeypatch.setattr(Asking, "auto", tried)
+    turn = memory.chat(ASKED, max_tokens=3)
+    assert turn.mode == "resume" and not turn.confident and "near enough" in turn.reason
     memory.close()
 
 
