@@ -64,7 +64,9 @@ def print_report(result: dict[str, Any]) -> None:
     systems = list(dict.fromkeys(row["system"] for row in rows))
     table = Table("type", *systems, title="right (wrong, not refused) | all gold recalled, first")
     for kind in (*TYPES, "all"):
-        cells = [_cell([row for row in rows if row["system"] == name and kind in (row["type"], "all")]) for name in systems]
+        cells = [
+            _cell([row for row in rows if row["system"] == name and kind in (row["type"], "all")]) for name in systems
+        ]
         table.add_row(kind, *cells)
     Console().print(table)
 

@@ -1,6 +1,6 @@
-"""Conversations of one user with an assistant, with facts said in passing, in the shape of LongMemEval (arXiv 2410.10813).
+"""Conversations of one user with an assistant, facts said in passing, in the shape of LongMemEval (arXiv 2410.10813).
 
-A history is a list of sessions, each of them messages with roles: small talk from sentence templates with facts between.
+A history is a list of sessions, each of them messages with roles: small talk from sentence templates, facts between.
 Questions are of seven types: facts that the user told, facts that the assistant told, preferences, facts that changed
 since, dates and their order, two facts of two sessions together, and what nobody ever said. Nothing is taken from that
 data set, whose texts are not here: the sentences are our own, in dialogues.json. Everything follows from the seed.
@@ -214,7 +214,10 @@ def _small_talk(generator: random.Random) -> Iterator[tuple[str, str]]:
 
         user = [filled(text) for text in _picked(subject["user"], generator.randint(2, 3), generator)]
         assistant = [filled(text) for text in _picked(subject["assistant"], generator.randint(3, 5), generator)]
-        yield _opened(user, DATA["openers"]["user"], generator), _opened(assistant, DATA["openers"]["assistant"], generator)
+        yield (
+            _opened(user, DATA["openers"]["user"], generator),
+            _opened(assistant, DATA["openers"]["assistant"], generator),
+        )
 
 
 def _opened(sentences: list[str], openers: list[str], generator: random.Random) -> str:

@@ -72,7 +72,8 @@ def ask_beside(
 ) -> Beside:
     """Ask memory, in mode auto, for what the hot window of `session` does not hold; changes nothing.
 
-    Nothing is asked for a message that is no question or asks by function words alone, and where nothing is stored that the turn does not attend.
+    Nothing is asked for a message that is no question or asks by function words alone, and where nothing is stored
+    that the turn does not attend.
     Raises ModelError or StoreError.
     """
     held = Held(session, window_start(session.n_tokens, home.settings.conversation))

@@ -21,12 +21,11 @@ from livingkv.extracting import extract
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping
-from livingkv.messages import CHAT, check_messages, read_messages
+from livingkv.messages import CHAT, check_messages, read_messages, read_user_message
 from livingkv.model_choice import ModelChoice
 from livingkv.model_fetch import Progress
 from livingkv.models import LoadedModel
 from livingkv.pieces import source_digest, split_pieces
-from livingkv.recall import QUESTION_LEAD
 from livingkv.results import (
     AddedMessages,
     Answer,
@@ -43,7 +42,6 @@ from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
 from livingkv.store import SessionRow, check_session_name
-from livingkv.text import split_sentences
 
 OnText = Callable[[str], None]
 OnProgress = Callable[[int, int], None]
@@ -204,24 +202,22 @@ class Memory(Keeping):
         beside = ask_beside(self._home, asking, message, row, recall, max_tokens, picking, stop)
         with self._reader(row) as reader:
             assert reader.hot is not None
-            reused = reader.n_reused
-            if not self._home.at_message_start(reader.session_id):
-                reader.frame(engine.words.encode(QUESTION_LEAD))
-            text = message.encode()
-            user = reader.read_text(text, split_sentences(text), Origin(CHAT, "user"))
-            logits, generated = reader.open_answer(), beside.words
+            reused, at_start = reader.n_reused, self._home.at_message_start(reader.session_id)
+            user = read_user_message(reader, message, at_start=at_start)
+            logits = reader.open_answer()
             asking.clock.first_token = asking.clock.lap()
             prefilled = asking.n_prefilled()
-            if generated is None:
+            if beside.words is None:
                 tokens = engine.runner.generate(logits, reader.hot, Sampler(picking), max_tokens)
                 generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
-            elif on_text is not None:
-                on_text(generated.text)
+            else:
+                generated, prefilled = beside.words, prefilled + len(beside.words.token_ids)
+                if on_text is not None:
+                    on_text(generated.text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
         self._home.index.feed_if_possible()
         if beside.words is not None:
-            prefilled = asking.n_prefilled()
             self._home.note_recall(asking.recalled)
         row = self._home.store().session(session)
         return turn_of(row, generated.text.strip(), beside.answer, reused, prefilled, asking.clock.timings())

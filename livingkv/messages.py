@@ -49,7 +49,9 @@ def _checked(number: int, message: Mapping[str, object]) -> Message:
     try:
         content.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{where}: content", f"a lone surrogate at {error.start}", "Unicode text is allowed") from error
+        raise InputError(
+            f"{where}: content", f"a lone surrogate at {error.start}", "Unicode text is allowed"
+        ) from error
     return Message("user" if role == "user" else "assistant", content)
 
 
@@ -61,18 +63,23 @@ def read_messages(reader: SessionReader, messages: Iterable[Message], *, at_star
     """
     framing, appends = reader.engine.words.framing, []
     for message in messages:
-        text = message.content.encode()
         if message.role == "user":
-            if not at_start:
-                reader.frame(reader.engine.words.encode(QUESTION_LEAD))
-            appends.append(reader.read_text(text, split_sentences(text), Origin(CHAT, "user")))
+            appends.append(read_user_message(reader, message.content, at_start=at_start))
             at_start = False
         else:
+            text = message.content.encode()
             reader.frame(framing.answer)
-            spans = split_sentences(text)
-            appends.append(reader.read_text(text, spans, Origin(CHAT, "assistant"), ends_turn=True))
+            appends.append(reader.read_text(text, split_sentences(text), Origin(CHAT, "assistant"), ends_turn=True))
             reader.frame(framing.reopen)
             at_start = True
     if reader.has_framing:
         appends.append(reader.flush())
     return appends
+
+
+def read_user_message(reader: SessionReader, message: str, *, at_start: bool) -> Append:
+    """Read what a user says, set off by an empty line from what stands in the open message already."""
+    if not at_start:
+        reader.frame(reader.engine.words.encode(QUESTION_LEAD))
+    text = message.encode()
+    return reader.read_text(text, split_sentences(text), Origin(CHAT, "user"))

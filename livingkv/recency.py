@@ -1,4 +1,4 @@
-"""What was said later overrules what was said before: hits of conversations put into the order in which to believe them.
+"""What was said later overrules what was said before: hits of conversations in the order in which to believe them.
 
 Knows roles, order and words of judged hits; knows no KV and no model. Documents overrule nothing and are never moved
 back, unless what stands before them merely asks.

@@ -4,11 +4,11 @@
     python experiments/014_conversation/run.py --histories 4 --shard 0/4 --out part-0.json
     python experiments/014_conversation/run.py --merge part-0.json,part-1.json --out result.json
 
-A history of dialogue (experiments/dialogues.py) is read into a store, a session for each conversation, its messages as
-turns; then every system answers the same questions. auto: `Memory.ask` over all sessions. chat: the question is the next
-turn of one more session, which recalls; plain: the same without recall. text: text retrieval with the same budget. full:
-everything is read, where the model's context holds it. Retrieval and answers are counted apart. Writes raw JSON after
-every answer; started again it goes on where it stopped, also with more histories, types, questions or systems.
+A history of dialogue (experiments/dialogues.py) is read into a store, a session for each conversation, its messages
+as turns; then every system answers the same questions. auto: `Memory.ask` over all sessions. chat: the question is the
+next turn of one more session, which recalls; plain: the same without recall. text: text retrieval with the same
+budget. full: everything is read, where the model's context holds it. Retrieval and answers are counted apart. Writes
+raw JSON after every answer; started again it goes on where it stopped, also with more histories, types or systems.
 """
 
 from __future__ import annotations
@@ -126,7 +126,11 @@ class Bench:
             home = Home(store, self.models.served, self._settings, read_only=False, create=True)
             memory = closing.enter_context(Memory(home))
             self._read(number, history, memory)
-            systems = {"auto": MemoryMode(memory, "auto"), "chat": NextTurn(memory, "all"), "plain": NextTurn(memory, "off")}
+            systems = {
+                "auto": MemoryMode(memory, "auto"),
+                "chat": NextTurn(memory, "all"),
+                "plain": NextTurn(memory, "off"),
+            }
             if "text" in names:
                 systems["text"] = TextRetrieval(self.models.plain, home)
         if "full" in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_conversation_in_parts_is_the_one_given_at_once(tmp_path: Path) -> Non
     ids, tails = [], []
     for cuts in ((0, 5), (0, 1, 2, 3, 4, 5)):
         with Memory.open(tmp_path / str(len(cuts)), model=MODEL, settings=SETTINGS) as memory:
-            for lo, hi in zip(cuts, cuts[1:], strict=False):
+            for lo, hi in pairwise(cuts):
                 memory.add_messages(TALK[lo:hi])
             store = memory._home.store()
             row = store.session("default")
