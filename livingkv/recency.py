@@ -18,6 +18,11 @@ UPDATE_TIE = 1.0
 to 0.6 apart in trials on made-up dialogues."""
 
 
+LEAST_COVERAGE = 0.75
+"""What overrules holds at least this much of what the overruled holds of the question, by weight: "My sister lives in
+Leeds" is no news of where I live."""
+
+
 def newest_first(question: str, judged: Sequence[Judged]) -> list[Judged]:
     """The hits, best first; before the best one what overrules it, the newest.
 
@@ -51,7 +56,8 @@ def _overrules(hit: Judged, first: Judged) -> bool:
     if first.sentence.role == "assistant":
         return behind < TIE
     is_later = hit.sentence.sentence_id > first.sentence.sentence_id
-    return first.sentence.role == "user" and is_later and behind < UPDATE_TIE
+    is_as_near = behind < UPDATE_TIE and hit.coverage >= LEAST_COVERAGE * first.coverage
+    return first.sentence.role == "user" and is_later and is_as_near
 
 
 def _asks(hit: Judged) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from livingkv.passages import Judged
+from livingkv.passages import COVERAGE_NATS, Judged
 from livingkv.recency import newest_first
 from livingkv.store import Sentence
 from livingkv.store.rows import Role
 
 
-def hit(number: int, text: str, rank: float, role: Role = "user") -> Judged:
+def hit(number: int, text: str, rank: float, role: Role = "user", coverage: float = 0.0) -> Judged:
     sentence = Sentence(number, 1, "talk", 0, 1, number * 10, number * 10 + 5, "chat", role, text.encode())
-    return Judged(sentence, 1.0, None, None, 0.0, rank)
+    return Judged(sentence, 1.0, None, None, coverage, rank - COVERAGE_NATS * coverage)
 
 
 def order(question: str, *hits: Judged) -> list[int]:
@@ -36,6 +36,12 @@ def test_another_fact_is_no_update() -> None:
     sister, brother = hit(3, "My sister lives in Leeds.", 2.0), hit(9, "My brother lives in Graz.", 1.9)
     assert order("Where does my sister live?", sister, brother) == [3, 9]
     assert order("Where do my sister and my brother live?", sister, brother) == [3, 9]
+
+
+def test_what_holds_less_of_the_question_is_no_update() -> None:
+    mine = hit(3, "I live in Graz.", 2.3, coverage=0.45)
+    assert order(LIVE, mine, hit(9, "My sister lives in Leeds.", 1.6, coverage=0.23)) == [3, 9]
+    assert order(LIVE, mine, hit(9, "I live in Leeds now.", 1.6, coverage=0.4)) == [9, 3]
 
 
 def test_documents_overrule_no_one() -> None:
