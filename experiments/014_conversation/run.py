@@ -7,7 +7,7 @@
 A history of dialogue (experiments/dialogues.py) is read into a store, a session for each conversation, its messages
 as turns; then every system answers the same questions. auto: `Memory.ask` over all sessions. chat: the question is the
 next turn of one more session, which recalls; plain: the same without recall. text: text retrieval with the same
-budget. full: everything is read, where the model's context holds it. Retrieval and answers are counted apart. Writes
+budget. full: everything is read, where the model's context holds it. ranked: the sentences that recall ranks, no answer. Retrieval and answers are counted apart. Writes
 raw JSON after every answer; started again it goes on where it stopped, also with more histories, types or systems.
 """
 
@@ -35,11 +35,12 @@ from experiments.progress import progress_bar  # noqa: E402
 from experiments.provenance import circumstances, peak_memory_bytes, write_json  # noqa: E402
 from experiments.systems import Answered, FullAttention, MemoryMode, Models, System, TextRetrieval  # noqa: E402
 from livingkv import Memory, Settings  # noqa: E402
+from livingkv.asking import Asking  # noqa: E402
 from livingkv.home import Home  # noqa: E402
 from livingkv.results import Recall  # noqa: E402
 
 RESULT = Path(__file__).with_name("result.json")
-SYSTEMS = ("auto", "chat", "text", "plain", "full")
+SYSTEMS = ("ranked", "auto", "chat", "text", "plain", "full")
 MAX_TOKENS = 48
 
 
@@ -77,6 +78,26 @@ class NextTurn:
         }
         texts = tuple(found.text for found in turn.evidence)
         return Answered(turn.answer, turn.prefilled_tokens, seconds, texts, extra)
+
+
+class Ranked:
+    """What recall finds, ranked as it is read; nothing is answered."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def answer(self, question: str, *, max_tokens: int) -> Answered:
+        """An empty answer; the ranks and roles of the hits."""
+        start = perf_counter()
+        asking = Asking(self._home, question)
+        judged = asking.judge(asking.probe(None))
+        extra = {
+            "ranks": [round(hit.rank_score, 3) for hit in judged],
+            "coverage": [round(hit.coverage, 3) for hit in judged],
+            "roles": [hit.sentence.role for hit in judged],
+        }
+        texts = tuple(hit.sentence.text for hit in judged)
+        return Answered("", asking.n_prefilled(), perf_counter() - start, texts, extra)
 
 
 class Bench:
@@ -122,11 +143,12 @@ class Bench:
     ) -> dict[str, System]:
         """The systems of these names; full attention only where the text fits."""
         systems: dict[str, System] = {}
-        if names & {"auto", "chat", "text", "plain"}:
+        if names - {"full"}:
             home = Home(store, self.models.served, self._settings, read_only=False, create=True)
             memory = closing.enter_context(Memory(home))
             self._read(number, history, memory)
             systems = {
+                "ranked": Ranked(home),
                 "auto": MemoryMode(memory, "auto"),
                 "chat": NextTurn(memory, "all"),
                 "plain": NextTurn(memory, "off"),
