@@ -7,8 +7,9 @@
 A history of dialogue (experiments/dialogues.py) is read into a store, a session for each conversation, its messages
 as turns; then every system answers the same questions. auto: `Memory.ask` over all sessions. chat: the question is the
 next turn of one more session, which recalls; plain: the same without recall. text: text retrieval with the same
-budget. full: everything is read, where the model's context holds it. ranked: the sentences that recall ranks, no answer. Retrieval and answers are counted apart. Writes
-raw JSON after every answer; started again it goes on where it stopped, also with more histories, types or systems.
+budget. full: everything is read, where the model's context holds it. ranked: the sentences that recall ranks, without
+an answer. Retrieval and answers are counted apart. Writes raw JSON after every answer; started again it goes on where
+it stopped, also with more histories, types or systems.
 """
 
 from __future__ import annotations
