@@ -74,8 +74,10 @@ def print_report(result: dict[str, Any]) -> None:
 def _cell(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "-"
+    known = [row for row in rows if row["found"] is not None]
+    recalled = f"{sum(row['found'] == 1 for row in known)}, {sum(row['first'] for row in known)}/{len(known)}"
+    if rows[0]["system"] == "ranked":  # it answers nothing
+        return recalled
     right = sum(row["right"] for row in rows)
     wrong = sum(not row["right"] and not row["refused"] and not row["declined"] for row in rows)
-    known = [row for row in rows if row["found"] is not None]
-    recalled = f" | {sum(row['found'] == 1 for row in known)}, {sum(row['first'] for row in known)}/{len(known)}"
-    return f"{right}/{len(rows)} ({wrong}){recalled if known else ''}"
+    return f"{right}/{len(rows)} ({wrong})" + (f" | {recalled}" if known else "")

@@ -246,10 +246,8 @@ def stream_text(piece: str) -> None:
 
 def recalled_lines(turn: Turn) -> list[str]:
     """What a chat reply was recalled from, one line a passage; none for a reply out of the conversation itself."""
-    return [
-        f"[recalled from {visible(found.source)}, session {visible(found.session)}: {excerpt(found.text)}]"
-        for found in turn.evidence
-    ]
+    places = ((f"{visible(found.source)}, session {visible(found.session)}", found) for found in turn.evidence)
+    return [f"[recalled from {place}, {found.role}: {excerpt(found.text)}]" for place, found in places]
 
 
 def turn_line(turn: Turn) -> str:

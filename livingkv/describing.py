@@ -126,6 +126,7 @@ def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
             score=passage.best.score if passage.best.gain is None else passage.best.rank_score,
             lexical=passage.best.lexical,
             semantic=passage.best.semantic,
+            role=passage.best.sentence.role,
         )
         for passage in passages
     )

@@ -41,7 +41,8 @@ class Evidence:
     """One recalled passage. `tokens` is its half-open span [lo, hi) in the session's token stream.
 
     `score` is the one that ranked it (higher is better); `lexical` and `semantic` are the channels' own scores of its
-    best sentence, None where the channel did not find it.
+    best sentence, None where the channel did not find it. `role`: "document", or who said that sentence: "user" or
+    "assistant".
     """
 
     text: str
@@ -51,6 +52,7 @@ class Evidence:
     score: float
     lexical: float | None
     semantic: float | None
+    role: str = "document"
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def test_chat_at_a_terminal(tmp_path: Path, json_lines: bool) -> None:
     assert (b"[turn 1, resume" in seen) is not json_lines and b"[recalled" not in seen
     os.write(ours, b"where?\n")
     seen = read_until(ours, b"WHERE.*> ")
-    told = b"[recalled from notes, session week: A session\\x07 note.]"
+    told = b"[recalled from notes, session week, document: A session\\x07 note.]"
     assert (told in seen) is not json_lines
     os.write(ours, b"\x04")
     assert process.wait(timeout=30) == 0

@@ -122,5 +122,5 @@ def test_a_text_only_session_takes_them_without_kv(tmp_path: Path) -> None:
 def test_passages_keep_messages_apart(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.add_messages(TALK)
-        text = memory.ask("What is my dog called?", mode="extract").evidence[0].text
-    assert text == "My dog is called Rex. He is three.\nA fine name. How is he?\nWell."
+        found = memory.ask("What is my dog called?", mode="extract").evidence[0]
+    assert found.role == "user" and found.text == "My dog is called Rex. He is three.\nA fine name. How is he?\nWell."
