@@ -1,9 +1,9 @@
 """Several cells of a document's grid in one forward pass.
 
-Knows a workspace, a codec and the grid; knows no pages as bytes and no model. A cell is what stands between two lines of
-the grid. Its tokens attend the sinks, the span before its line and, causally, themselves: what one pass for each cell
-attends, so that keys and values are the same up to rounding wherever passes are cut (docs/decisions/0016). Cells are a
-batch: no token of one sees another cell except through its span.
+Knows a workspace, a codec and the grid; knows no pages as bytes and no model. A cell is what stands between two lines
+of the grid. Its tokens attend the sinks, the span before its line and, causally, themselves: what one pass for each
+cell attends, so that keys and values are the same up to rounding wherever passes are cut (docs/decisions/0016). Cells
+are a batch: no token of one sees another cell except through its span.
 
 The span is attended as it will be stored: its tokens go through the codec, layer by layer, before they are pages.
 """
@@ -33,11 +33,11 @@ def n_padded(first_token: int, n_tokens: int, look: LookBack) -> int:
 
 
 class Cells:
-    """One pass over tokens [first_token, first_token + n_tokens) that crosses a line. Made once `space.begin` was called.
+    """One pass over tokens [first_token, first_token + n_tokens) that crosses a line. Made after `space.begin`.
 
-    first_token: in the second cell or later, so that sinks and a whole span stand before each line. n_sealed: tokens that
-    are pages already, whose slots hold what is stored. sinks: KV as stored, rotated to positions 0, 1, ... Zeroes the
-    slots that fill the last cell up.
+    first_token: in the second cell or later, so that sinks and a whole span stand before each line. n_sealed: tokens
+    that are pages already, whose slots hold what is stored. sinks: KV as stored, rotated to positions 0, 1, ...
+    Zeroes the slots that fill the last cell up.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Cells:
 
     def _by_cell(self, x: Tensor) -> Tensor:
         """[heads, cells * grid, dim] as [cells, heads, grid, dim]."""
-        return x.unflatten(1, (self._n_cells, self._grid)).transpose(0, 1)
+        return x.view(x.shape[0], self._n_cells, self._grid, -1).transpose(0, 1)
 
     def _before(self, layer: int) -> KV:
         """Sinks and span of every cell as stored: [cells, kv_heads, sinks + span, dim]."""

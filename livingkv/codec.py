@@ -65,8 +65,8 @@ class PageCodec(Protocol):
         ...
 
     def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
-        """What `decode` gives of whole pages that `encode` was given, to the last bit and without their bytes. `kv`: some
-        layers, the first of them `first_layer`; by: the rotation by the positions of its tokens."""
+        """What `decode` gives of pages that `encode` is given, to the last bit, without their bytes. `kv`: some layers
+        of whole pages, the first of them `first_layer`; by: the rotation by the positions of its tokens."""
         ...
 
     def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
@@ -103,7 +103,8 @@ class Lossless:
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec."""
-        pages = zip(torch.split(kv.keys, PAGE_TOKENS, 2), torch.split(kv.values, PAGE_TOKENS, 2), strict=True)
+        both = kv.keys.cpu(), kv.values.cpu()  # one copy from the device
+        pages = zip(*(torch.split(part, PAGE_TOKENS, 2) for part in both), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
     def encode_run(self, kv: KV) -> bytes:
@@ -128,8 +129,8 @@ class Lossless:
     def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
         """See PageCodec."""
         shape = (2, self._shape.n_kv_heads, PAGE_TOKENS, self._shape.head_dim)
-        numbers = rows.view(self._shape.dtype).view(len(rows), *shape)
-        return KV(_side_by_side(numbers[:, 0]), _side_by_side(numbers[:, 1]))
+        numbers = rows.view(self._shape.dtype).view(len(rows), *shape).movedim(0, 2).flatten(2, 3)
+        return KV(numbers[0], numbers[1])
 
     def decode_run(self, data: PageBytes, device: torch.device) -> KV:
         """What `encode_run` was given. Raises RecordDamaged for bytes of another shape."""
@@ -169,7 +170,7 @@ class Int8:
         self._sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
-        """See PageCodec. All pages at once: one copy from the device."""
+        """See PageCodec. One copy from the device."""
         codes = self._quantized(kv, self._rotation([first_token], kv.keys.shape[2], kv.keys.device), 0)
         parts = [part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes]  # [pages, bytes]
         rows, header = torch.cat(parts, 1).cpu().numpy(), _header("int8", self._shape, PAGE_TOKENS)
@@ -202,21 +203,17 @@ class Int8:
     def _codes(self, rows: Tensor, n_layers: int) -> _Codes:
         """Of bytes [pages, bytes] that hold `n_layers` layers."""
         _, heads, dim, _ = self._shape
-        keys, values, key_scales, value_scales = torch.split(
-            rows, [size // self._shape.n_layers * n_layers for size in self._sizes], 1
-        )
-        shape = (len(rows), n_layers, heads)
-        return _Codes(
-            keys.view(torch.int8).view(*shape, PAGE_TOKENS, dim).movedim(0, 2),
-            values.view(torch.int8).view(*shape, PAGE_TOKENS, dim).movedim(0, 2),
-            key_scales.view(torch.bfloat16).view(*shape, 1, dim).movedim(0, 2),
-            value_scales.view(torch.bfloat16).view(*shape, PAGE_TOKENS, 1).movedim(0, 2),
-        )
+        parts = torch.split(rows, [size // self._shape.n_layers * n_layers for size in self._sizes], 1)
+        codes, shape = (torch.int8, PAGE_TOKENS, dim), (len(rows), n_layers, heads)
+        kinds = (codes, codes, (torch.bfloat16, 1, dim), (torch.bfloat16, PAGE_TOKENS, 1))
+        typed = [part.view(kind).view(*shape, *size) for part, (kind, *size) in zip(parts, kinds, strict=True)]
+        return _Codes(*(part.movedim(0, 2) for part in typed))
 
     def _quantized(self, kv: KV, by: Rotation | None, first_layer: int) -> _Codes:
         keys, bias = kv.keys.float(), self._rotated_bias(by, first_layer, kv)
-        key_codes, key_scales = _quantize((keys if bias is None else keys - bias).unflatten(2, (-1, PAGE_TOKENS)), 3)
-        value_codes, value_scales = _quantize(kv.values.float().unflatten(2, (-1, PAGE_TOKENS)), 4)
+        by_page = (*keys.shape[:2], -1, PAGE_TOKENS, self._shape.head_dim)
+        key_codes, key_scales = _quantize((keys if bias is None else keys - bias).view(by_page), 3)
+        value_codes, value_scales = _quantize(kv.values.float().view(by_page), 4)
         return _Codes(key_codes, value_codes, key_scales, value_scales)
 
     def _numbers(self, codes: _Codes, by: Rotation | None, first_layer: int) -> KV:
@@ -274,11 +271,6 @@ def _layer_parts(
         parts.append(page[section + layer * size : section + (layer + 1) * size])
         section += size * shape.n_layers
     return parts
-
-
-def _side_by_side(pages: Tensor) -> Tensor:
-    """[pages, heads, tokens, dim] as [heads, pages * tokens, dim]."""
-    return pages.transpose(0, 1).reshape(pages.shape[1], -1, pages.shape[3])
 
 
 def _in_place(data: PageBytes) -> Tensor:

@@ -4,8 +4,9 @@ Knows a workspace, a codec and how far back a session looks; knows no store. It 
 sealed as soon as its 64 tokens are there, and its decoded values replace the raw ones, so that a session restored
 from pages and tail continues bit for bit like one that never stopped.
 
-A document is read on a grid, several cells of it in one pass (cells.py). Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a
-bounded distance however long the session grows.
+Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a
+bounded distance however long the session grows. A document is read on a grid, several cells of it in one pass
+(cells.py).
 """
 
 from __future__ import annotations

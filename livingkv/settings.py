@@ -19,7 +19,7 @@ DEFAULT_SPAN = 128
 """Tokens that a document of a new store looks back."""
 DEFAULT_BLOCK = 512
 GPU_DOCUMENT_BLOCK = 8192
-"""Tokens of a document in one pass on a GPU, where a pass costs about as much to start as thousands of tokens to read."""
+"""Tokens of a document in one pass on a GPU, where starting a pass costs as much as reading many tokens."""
 
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
