@@ -23,8 +23,9 @@ from livingkv.positions import period, rotation, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
 from livingkv.workspace import Workspace
 
-_PAGES_AT_ONCE = 16
-"""Pages that go through the codec together: its numbers in fp32 take memory too."""
+_GPU_PAGES = 16
+"""Pages that go through the codec together on a GPU, in few kernels and one copy; their fp32 takes memory too. On a CPU
+one page stays in the cache."""
 
 
 def window_start(n_tokens: int, look: LookBack) -> int:
@@ -61,6 +62,7 @@ class HotWindow:
         self.look = look
         self._block = block_tokens
         self._n_plain = None if dual_chunk is None else min(period(dual_chunk), dual_chunk.original_context)
+        self._pages_at_once = _GPU_PAGES if device.type == "cuda" else 1
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
         spare = block_tokens if look.grid_tokens == 1 else 2 * look.grid_tokens  # a cell before a pass, one to fill up
         capacity = 2 * PAGE_TOKENS + look.window_tokens + block_tokens + spare
@@ -98,8 +100,8 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        for index in range(0, len(pages), _PAGES_AT_ONCE):
-            some, at = pages[index : index + _PAGES_AT_ONCE], first + index * PAGE_TOKENS
+        for index in range(0, len(pages), self._pages_at_once):
+            some, at = pages[index : index + self._pages_at_once], first + index * PAGE_TOKENS
             firsts = range(at, at + len(some) * PAGE_TOKENS, PAGE_TOKENS)
             space.push(self._codec.decode(some, firsts, device), at)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
@@ -179,8 +181,9 @@ class HotWindow:
     def _seal(self, n_tokens: int) -> None:
         space, first = self.workspace, self.n_sealed
         slot = space.end - (self.n_tokens - first)
-        for done in range(0, n_tokens, _PAGES_AT_ONCE * PAGE_TOKENS):
-            lo, hi = done, min(done + _PAGES_AT_ONCE * PAGE_TOKENS, n_tokens)
+        step = self._pages_at_once * PAGE_TOKENS
+        for lo in range(0, n_tokens, step):
+            hi = min(lo + step, n_tokens)
             raw = space.view(slot + lo, slot + hi)
             self.sealed.extend(self._codec.encode(raw, first + lo))
             by = rotation(torch.arange(first + lo, first + hi, device=space.keys.device), self._rope)

@@ -19,7 +19,9 @@ DEFAULT_SPAN = 128
 """Tokens that a document of a new store looks back."""
 DEFAULT_BLOCK = 512
 GPU_DOCUMENT_BLOCK = 8192
-"""Tokens of a document in one pass on a GPU, where starting a pass costs as much as reading many tokens."""
+CPU_DOCUMENT_BLOCK = 256
+"""Tokens of a document in one pass: on a GPU starting a pass costs as much as reading many tokens, on a CPU nothing
+(experiments/013_cells)."""
 
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
@@ -50,8 +52,8 @@ class Settings:
     span_tokens: how far back a block of a document attends. KV that has seen little else is what recall can put in
     front of any question (docs/decisions/0014). None: as the store has it, 128 for a new one. The hot window or more:
     documents are read like conversations.
-    block_tokens: tokens read in one forward pass. None: 512; on a GPU 8,192 of a document, where the memory that a pass
-    takes is small beside what it costs to start one.
+    block_tokens: tokens read in one forward pass. None: 512 of a conversation; of a document 8,192 on a GPU, where
+    passes are dear to start, and 256 on a CPU.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
@@ -110,8 +112,9 @@ class Settings:
 
     def pass_tokens(self, look: LookBack, *, on_gpu: bool) -> int:
         """Tokens that one forward pass holds at most where text looks back like `look`."""
-        many = on_gpu and look.grid_tokens > 1
-        return self.block_tokens or (GPU_DOCUMENT_BLOCK if many else DEFAULT_BLOCK)
+        if self.block_tokens is not None or look.grid_tokens == 1:
+            return self.block_tokens or DEFAULT_BLOCK
+        return GPU_DOCUMENT_BLOCK if on_gpu else CPU_DOCUMENT_BLOCK
 
     @property
     def conversation(self) -> LookBack:

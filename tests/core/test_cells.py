@@ -167,6 +167,6 @@ def test_the_block_is_chosen_by_device() -> None:
     chosen, default = Settings(block_tokens=1024), Settings()
     for look in (default.document, default.conversation):
         assert [chosen.pass_tokens(look, on_gpu=on_gpu) for on_gpu in (True, False)] == [1024, 1024]
-        assert default.pass_tokens(look, on_gpu=False) == 512
     assert default.pass_tokens(default.document, on_gpu=True) == 8192
-    assert default.pass_tokens(default.conversation, on_gpu=True) == 512
+    assert default.pass_tokens(default.document, on_gpu=False) == 256
+    assert [default.pass_tokens(default.conversation, on_gpu=on_gpu) for on_gpu in (True, False)] == [512, 512]
