@@ -170,3 +170,17 @@ def test_the_block_is_chosen_by_device() -> None:
     assert default.pass_tokens(default.document, on_gpu=True) == 8192
     assert default.pass_tokens(default.document, on_gpu=False) == 256
     assert [default.pass_tokens(default.conversation, on_gpu=on_gpu) for on_gpu in (True, False)] == [512, 512]
+
+
+@pytest.mark.parametrize(("block", "expected"), [(256, 416), (8192, 27)])
+def test_passes_of_a_hundred_thousand_tokens(block: int, expected: int) -> None:
+    """In pieces of 3,900 tokens, as an ingest commits them; nothing is run."""
+    wish = Settings(block_tokens=block)
+    hot = Engine.of(tiny_model("qwen2"), "int8").hot_window(wish, N_SINKS, wish.document)
+    n_passes, end = 0, 0
+    while end < 100_000:
+        end = min(end + 3900, 100_000)
+        while hot.n_tokens < end:
+            hot.n_tokens += min(hot.room, end - hot.n_tokens)
+            n_passes += 1
+    assert n_passes == expected
