@@ -19,6 +19,9 @@ PASSAGE_TOKENS = 96
 COVERAGE_NATS = 3.0
 """What holding all of the question's words is worth in the order of hits, in nats per question token."""
 
+SALIENCE_NATS = 0.2
+"""What each standard deviation of the dense channel is worth in the same order."""
+
 _REACH = 4
 _SECTION_REACH = 16
 
@@ -33,6 +36,8 @@ class Judged:
     score: the index's fused score. gain: nats per question token that the sentence's stored KV adds to the
     likelihood of the question; None when no model was asked. rest_gain: the same over the tokens that are in no name.
     coverage: the share of the question's terms that the sentence holds, rare terms counting by their idf.
+    salience: how far the index's dense channel lifts the sentence out of all, in standard deviations; 0 where it cannot
+    tell.
     """
 
     sentence: Sentence
@@ -42,12 +47,13 @@ class Judged:
     coverage: float
     gain: float | None = None
     rest_gain: float = 0.0
+    salience: float = 0.0
 
     @property
     def rank_score(self) -> float:
-        """What orders judged hits: meaning by the model, words by the index. Weighed on needles
-        (experiments/LOG.md)."""
-        return (self.gain or 0.0) + COVERAGE_NATS * self.coverage
+        """What orders judged hits: the model's judgement, the words and the meaning by the index. Weighed on needles
+        and on paraphrased questions (experiments/015_retrieval)."""
+        return (self.gain or 0.0) + COVERAGE_NATS * self.coverage + SALIENCE_NATS * self.salience
 
 
 @dataclass(frozen=True, slots=True)
