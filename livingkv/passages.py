@@ -16,7 +16,7 @@ from livingkv.store import Sentence
 PASSAGE_TOKENS = 96
 """What a hit is grown to, about a paragraph."""
 
-COVERAGE_NATS = 3.0
+COVERAGE_NATS = 2.0
 """What holding all of the question's words is worth in the order of hits, in nats per question token."""
 
 SALIENCE_NATS = 0.2
