@@ -108,7 +108,8 @@ class DenseIndex:
         return (self._limit / 127) ** 2
 
     def _steps(self, vector: Floats) -> Floats:
-        return self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
+        steps: Floats = self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
+        return steps
 
     def _clear(self) -> None:
         self._sentence_ids: Ints = np.zeros(0, np.int64)
