@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from livingkv.index import vector_file
 from livingkv.index.background import EvenSample, Spread
+from livingkv.index.device_parts import DeviceParts
 from livingkv.index.flat_parts import FlatParts
 from livingkv.index.hits import Found
 from livingkv.index.mixing import Floats, block_size, mixed
@@ -26,12 +27,16 @@ Ints = npt.NDArray[np.int64]
 
 
 class DenseIndex:
-    """The durable vectors of an index. One thread at a time; appends are durable on return, and so are removals."""
+    """The durable vectors of an index. One thread at a time; appends are durable on return, and so are removals.
 
-    def __init__(self, folder: Path, embedder_id: str, dimension: int) -> None:
+    device: a torch device in whose memory they are searched; None searches them in RAM through faiss.
+    """
+
+    def __init__(self, folder: Path, embedder_id: str, dimension: int, device: str | None = None) -> None:
         self._folder = folder
         self.embedder_id = embedder_id
         self._dimension = dimension
+        self._device = device
         self._limit = _component_limit(dimension)
         self.file_name = ""
         self.size_bytes = 0
@@ -114,7 +119,7 @@ class DenseIndex:
     def _clear(self) -> None:
         self._sentence_ids: Ints = np.zeros(0, np.int64)
         self._session_ids: Ints = np.zeros(0, np.int64)
-        self._flat = FlatParts(self._dimension)
+        self._flat = FlatParts(self._dimension) if self._device is None else DeviceParts(self._dimension, self._device)
         self._sample = EvenSample(self._dimension)
 
     def _take(self, *batches: Batch) -> None:

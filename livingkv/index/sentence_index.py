@@ -73,6 +73,11 @@ class Index:
             raise EmbedderMismatch(f"the vectors of {where} are {held}, asked for {given}; use the same or rebuild it")
         self._embedder = embedder
 
+    def use_device(self, device: str) -> None:
+        """Search the durable vectors in a CUDA device's memory, if they take no more than a quarter of what is free
+        there. The hits are the same."""
+        self._durable.use_device(device)
+
     def reembed(self, embedder: Embedder, entries: Iterable[Sequence[Entry]]) -> None:
         """Give every sentence a vector of this embedder, in one step that is durable on return; from then on it is the
         index's own. Words, and readers in other processes, are not disturbed: they find by words until they open anew.
