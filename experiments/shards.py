@@ -1,4 +1,4 @@
-"""Work of one experiment shared by several processes: which part is whose, and lines that all of them append to one file.
+"""Work of one experiment shared by processes: which part is whose, and lines that all of them append to one file.
 
 Knows items and JSON lines; knows nothing of what is measured. A file of lines is also what a broken-off run goes on
 from.

@@ -247,8 +247,8 @@ def main(
     described = {"name": loaded.name, "dtype": str(loaded.dtype), "device": str(loaded.device)}
     head = {"circumstances": circumstances(), "model": described, "seed": seed}
     write_json(out, head | {"lengths": summary(lines)})
-    for n_tokens, row in summary(lines).items():
-        print(n_tokens, json.dumps(row["n"]))
+    for length, row in summary(lines).items():
+        print(length, json.dumps(row["n"]))
         for way, right in row["right"].items():
             print(f"  {way:28}", *right.values(), row["cost"].get(way, ""))
 
