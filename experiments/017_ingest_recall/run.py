@@ -4,9 +4,9 @@
 
 One text of facts and needles (experiments/mixed_text.py), read once for every number of recalled sentences a cell
 (cells.py). The sentence that answers is given, so that only reading is measured, and greedy answers come from the
-stored KV of that sentence alone, of it among the three sentences most like it, and of its passage of up to 96 tokens. The
-reranker ranks it among the fifteen sentences most like it: its place, and how much more it gains than the best other.
-A JSON line a question; what is there is not asked again. Asks in one process: the text is short.
+stored KV of that sentence alone, of it among the three sentences most like it, and of its passage of up to 96 tokens.
+The reranker ranks it among the fifteen sentences most like it: its place, and by how much it leads the best other. A
+JSON line a question; what is there is not asked again. Asks in one process: the text is short.
 """
 
 from __future__ import annotations
