@@ -65,19 +65,18 @@ class SeedMemory:
 
     def ask(self, question: str, *, gold: int, probe: Probe, budget: int, max_tokens: int, told: bool = False) -> Said:
         """A greedy answer. gold: the sentence whose rank is told. probe: the last token, as the seed, or the mean of
-        the question. told: the gold sentence is put first in the catalog, so that only reading is measured."""
+        the question. told: the gold sentence is attended first of all, so that only reading is measured."""
         scores = self._catalog @ self._clean(self._probe(question, probe)[None])[0]
-        if told:
-            scores[gold] = scores.max() + 1
         order = scores.argsort(descending=True).tolist()
-        chosen = self._chosen(order, budget)
+        rank = order.index(gold) + 1
+        chosen = self._chosen([gold, *order] if told else order, budget)
         ids = torch.tensor(question_ids(self._engine, question), device=self._engine.model.device)
         space = self._engine.workspace(len(chosen) + len(ids) + max_tokens)
         self._attend(space, chosen)
         runner = self._engine.runner
         tokens = runner.generate(runner.logits(ids, space), space, Sampler(Sampling()), max_tokens)
         text = collect(tokens, self._engine.words.stream(), max_tokens).text
-        return Said(text, order.index(gold) + 1, len(chosen))
+        return Said(text, rank, len(chosen))
 
     def _read(self) -> Tensor:
         """Reads the text; hidden states [tokens, hidden] of the catalog's layer, on the CPU."""
