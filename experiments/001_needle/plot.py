@@ -46,7 +46,10 @@ def draw_many(axes: Any, rows: Sequence[dict[str, Any]], modes: Sequence[str]) -
             )
             shares = [row["correct"] / row["n"] for row in own]
             axes.plot([row["tokens"] for row in own], shares, marker="o", label=f"{mode}, {needles:,} of one type")
+    lengths = sorted({row["tokens"] for row in rows if row["needles"]})
     axes.set_xscale("log")
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.minorticks_off()
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("tokens")
     axes.set_ylabel("share of right answers")
