@@ -3,8 +3,8 @@
     python experiments/018_seed/run.py --tokens 8000,32000 --ask 20 --phrasing 1,2,3
 
 Both read the same text with the same model. The seed's memory (seed_memory.py) is asked as the seed has it, and in
-kinder variants: the mean of the question as the probe, a budget of 1,024 tokens instead of 256, and with the right
-sentence handed to it, so that only its reading is measured. A JSON line a question; what is there is not asked again.
+kinder variants: the mean of the question as the probe, a budget of 1,024 tokens instead of 256, the chat template's
+first tokens attended as sinks, and the right sentence handed to it, so that only its reading is measured. A JSON line a question; what is there is not asked again.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ HERE = Path(__file__).parent
 Seed = importlib.import_module("experiments.018_seed.seed_memory")
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "seed": {"probe": "last", "budget": Seed.BUDGET},
-    "seed, mean of the question": {"probe": "mean", "budget": Seed.BUDGET},
-    "seed, 1,024 tokens": {"probe": "last", "budget": 4 * Seed.BUDGET},
-    "seed, told the sentence": {"probe": "last", "budget": Seed.BUDGET, "told": True},
+    "seed": {},
+    "seed, mean of the question": {"probe": "mean"},
+    "seed, 1,024 tokens": {"budget": 4 * Seed.BUDGET},
+    "seed, told the sentence": {"told": True},
+    "seed, with sinks": {"sinks": True},
+    "seed, all kinder": {"probe": "mean", "budget": 4 * Seed.BUDGET, "sinks": True},
+    "seed, told the sentence, with sinks": {"told": True, "sinks": True},
 }
 
 
@@ -70,7 +73,9 @@ def compare(
             gold = next(index for index, sentence in enumerate(sentences) if needle.sentence in sentence)
             row: dict[str, Any] = {"phrasing": phrasing, "key": needle.key, "expected": needle.value, "systems": {}}
             for name, variant in VARIANTS.items():
-                said = seed_memory.ask(question, gold=gold, max_tokens=max_tokens, **variant)
+                sinks = n_lead if variant.get("sinks") else 0
+                own = {key: value for key, value in variant.items() if key != "sinks"}
+                said = seed_memory.ask(question, gold=gold, max_tokens=max_tokens, n_sinks=sinks, **own)
                 row["systems"][name] = asdict(said) | {"right": needle.answered_by(said.text)}
             answer = memory.ask(question, max_tokens=max_tokens)
             ranks = [rank for rank, found in enumerate(answer.evidence, 1) if needle.sentence in found.text]

@@ -63,13 +63,23 @@ class SeedMemory:
         self._common = torch.linalg.svd(centred, full_matrices=False).Vh[:COMMON_DIRECTIONS]
         self._catalog = self._clean(catalog)
 
-    def ask(self, question: str, *, gold: int, probe: Probe, budget: int, max_tokens: int, told: bool = False) -> Said:
+    def ask(
+        self,
+        question: str,
+        *,
+        gold: int,
+        max_tokens: int,
+        probe: Probe = "last",
+        budget: int = BUDGET,
+        n_sinks: int = 0,
+        told: bool = False,
+    ) -> Said:
         """A greedy answer. gold: the sentence whose rank is told. probe: the last token, as the seed, or the mean of
-        the question. told: the gold sentence is attended first of all, so that only reading is measured."""
+        the question. n_sinks: so many first tokens are attended as well, the seed attends none. told: the gold sentence is attended first of all, so that only reading is measured."""
         scores = self._catalog @ self._clean(self._probe(question, probe)[None])[0]
         order = scores.argsort(descending=True).tolist()
         rank = order.index(gold) + 1
-        chosen = self._chosen([gold, *order] if told else order, budget)
+        chosen = self._chosen([gold, *order] if told else order, budget, n_sinks)
         ids = torch.tensor(question_ids(self._engine, question), device=self._engine.model.device)
         space = self._engine.workspace(len(chosen) + len(ids) + max_tokens)
         self._attend(space, chosen)
@@ -106,10 +116,10 @@ class SeedMemory:
         states = torch.cat([part[0] for part in seen]).float().cpu()
         return states[-1] if probe == "last" else states.mean(0)
 
-    def _chosen(self, order: Sequence[int], budget: int) -> list[int]:
-        """Tokens to attend, in order: those of the best sentences, and the newest."""
+    def _chosen(self, order: Sequence[int], budget: int, n_sinks: int) -> list[int]:
+        """Tokens to attend, in order: the sinks, those of the best sentences, and the newest."""
         n = len(self._ids)
-        chosen = set(range(max(0, n - RECENT), n))
+        chosen = {*range(n_sinks), *range(max(0, n - RECENT), n)}
         for index in order:
             for token in range(*self._spans[index]):
                 if len(chosen) < budget:

@@ -111,7 +111,8 @@ def test_the_seeds_memory_reads_like_the_plain_model_and_attends_its_budget(engi
     plain = read_behind(engine, ids)
     torch.testing.assert_close(memory._keys, plain.keys, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(memory._values, plain.values, atol=1e-3, rtol=1e-3)
-    chosen = memory._chosen([3, 10, *range(55)], 64)
+    chosen = memory._chosen([3, 10, *range(55)], 64, 0)
     assert chosen == sorted({*range(1068, 1100), *range(60, 80), *range(200, 212)})
+    assert memory._chosen([3], 48, 4) == [*range(4), *range(60, 72), *range(1068, 1100)]
     said = memory.ask("Where is it?", gold=5, probe="last", budget=256, max_tokens=4, told=True)
     assert said.attended == 256 and 1 <= said.rank <= 55
