@@ -4,7 +4,8 @@
 
 Both read the same text with the same model. The seed's memory (seed_memory.py) is asked as the seed has it, and in
 kinder variants: the mean of the question as the probe, a budget of 1,024 tokens instead of 256, the chat template's
-first tokens attended as sinks, and the right sentence handed to it, so that only its reading is measured. A JSON line a question; what is there is not asked again.
+first tokens attended as sinks, and the right sentence handed to it, so that only its reading is measured. A JSON line a
+question; what is there is not asked again.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class SeedMemory:
         told: bool = False,
     ) -> Said:
         """A greedy answer. gold: the sentence whose rank is told. probe: the last token, as the seed, or the mean of
-        the question. n_sinks: so many first tokens are attended as well, the seed attends none. told: the gold sentence is attended first of all, so that only reading is measured."""
+        the question. n_sinks: so many first tokens are attended as well; the seed attends none. told: the gold sentence
+        is attended first of all, so that only reading is measured."""
         scores = self._catalog @ self._clean(self._probe(question, probe)[None])[0]
         order = scores.argsort(descending=True).tolist()
         rank = order.index(gold) + 1
