@@ -111,6 +111,15 @@ class Recalled:
             at += length
         return self._made_anew(torch.tensor(chosen), 0.0)
 
+    def last(self, n: int) -> Recomputed:
+        """The last n tokens of each passage made anew, or all of a shorter one."""
+        chosen: list[int] = []
+        at = 0
+        for length in self._lengths:
+            chosen += range(at + max(0, length - n), at + length)
+            at += length
+        return self._made_anew(torch.tensor(chosen), 0.0)
+
     def most_changed(self, share: float) -> Recomputed:
         """This share of tokens made anew: those whose keys and values change most in the second layer."""
         everything = torch.arange(self.n_tokens)

@@ -6,9 +6,9 @@ One text of facts and needles for every length (experiments/mixed_text.py), the 
 only reading is measured. Recalled are that sentence alone, its passage of up to 96 tokens, and the sentence among three
 others that the index finds (in the order of the document). Read in mode kv with the placements compact, absolute and
 dual_chunk (the model loaded with dual-chunk positions; below the length of a chunk it is absolute); compact with a part
-made anew: the first 4 or 16 tokens of each passage, the 0.15 or 0.3 of tokens that change most (CacheBlend), all; and
-ground, the text read again. Answers are greedy. A JSON line a question and length; what is there is not asked again,
-and several processes share the questions.
+made anew: the first 4 or 16 or the last 8 tokens of each passage, the 0.15, 0.3 or 0.5 of tokens that change most
+(CacheBlend), all; and ground, the text read again. Answers are greedy. A JSON line a question and length; what is there
+is not asked again, and several processes share the questions.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ N_OTHERS = 3
 class Bench:
     """One store, read only, and everything that is tried on it."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, contexts: Sequence[str]) -> None:
         home = memory._home
+        self._wanted = contexts
         self._store, self._index = home.store(), home.index
         self.engine: Engine = home.engine()
         self._kv = StoredKV(self._store, self.engine, home.pages())
@@ -97,7 +98,8 @@ class Bench:
         ids = [one.sentence_id for one in found if one.sentence_id != gold.sentence_id][:N_OTHERS]
         four = [hit, *(Judged(self._store.sentence(each), 0.0, None, None, 0.0) for each in ids)]
         among = sorted((sentence_passage(each) for each in four), key=lambda passage: passage.token_lo)
-        return {"sentence": [sentence_passage(hit)], "passage": grown, "among four": among}
+        known = {"sentence": [sentence_passage(hit)], "passage": grown, "among four": among}
+        return {name: known[name] for name in self._wanted}
 
     def _ways(self, passages: Sequence[Passage]) -> dict[str, Callable[[], tuple[KV, float]]]:
         def anew(make: Callable[[Any], Any]) -> Callable[[], tuple[KV, float]]:
@@ -111,8 +113,10 @@ class Bench:
             "compact": anew(lambda recalled: recalled.stored()),
             "first 4": anew(lambda recalled: recalled.first(4)),
             "first 16": anew(lambda recalled: recalled.first(16)),
+            "last 8": anew(lambda recalled: recalled.last(8)),
             "changed 0.15": anew(lambda recalled: recalled.most_changed(0.15)),
             "changed 0.3": anew(lambda recalled: recalled.most_changed(0.3)),
+            "changed 0.5": anew(lambda recalled: recalled.most_changed(0.5)),
             "all": anew(lambda recalled: recalled.all()),
             "ground": lambda: self._read_again(passages),
         }
@@ -180,7 +184,13 @@ def read_text(model: LoadedModel, n_tokens: int, folder: Path, seed: int) -> Non
 
 
 def ask(
-    model: LoadedModel, lengths: Sequence[int], wanted: Sequence[Asked], folder: Path, raw: Path, seed: int
+    model: LoadedModel,
+    lengths: Sequence[int],
+    wanted: Sequence[Asked],
+    contexts: Sequence[str],
+    folder: Path,
+    raw: Path,
+    seed: int,
 ) -> None:
     """A line for every question of every length that has none yet."""
     done = {(line["tokens"], line["text"]) for line in lines_of(raw)}
@@ -189,7 +199,7 @@ def ask(
         if not todo:
             continue
         with Memory.open(store_of(folder, n_tokens, seed), model=model, read_only=True) as memory:
-            bench = Bench(memory)
+            bench = Bench(memory, contexts)
             for asked in track(todo, f"{n_tokens:,} tokens"):
                 append_line(raw, {"tokens": n_tokens, "text": asked.text} | bench.tried(asked))
 
@@ -201,7 +211,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for n_tokens in sorted({line["tokens"] for line in lines}):
         rows = [line for line in lines if line["tokens"] == n_tokens]
         kinds = {"all": rows} | {kind: [row for row in rows if row["kind"] == kind] for kind in ("fact", "needle")}
-        ways = list(rows[0]["right"])
+        ways = [way for way in rows[0]["right"] if all(way in row["right"] for row in rows)]
         found[str(n_tokens)] = {
             "n": {kind: len(part) for kind, part in kinds.items()},
             "right": {
@@ -222,6 +232,7 @@ def _cost(rows: Sequence[Sequence[float]]) -> dict[str, float]:
 def main(
     tokens: Annotated[str, typer.Option(help="Lengths of the text, with commas between them.")] = "4000,32000",
     each: Annotated[int, typer.Option(help="Questions, facts and needles in turn; at most 80.")] = 24,
+    contexts: Annotated[str, typer.Option(help="What is recalled, with commas.")] = "sentence,passage,among four",
     model: str | None = None,
     seed: int = 0,
     processes: Annotated[int, typer.Option(help="So many processes ask at once.")] = 1,
@@ -240,7 +251,8 @@ def main(
     if processes > 1 and not shard:
         run_shards(Path(__file__), sys.argv[1:], processes)
     else:
-        ask(loaded, lengths, part_of(mixed_questions(each, seed=seed), shard), store_dir, raw, seed)
+        wanted = part_of(mixed_questions(each, seed=seed), shard)
+        ask(loaded, lengths, wanted, contexts.split(","), store_dir, raw, seed)
     if shard:
         return
     lines = lines_of(raw)
