@@ -25,9 +25,9 @@ from livingkv.results import Answer, Recall
 from livingkv.sampling import Sampling
 from livingkv.store import Sentence, SessionRow
 
-LEAST_RANK = 1.5
+LEAST_RANK = 1.25
 """A best hit that ranks lower is not worth an answer: what is asked is small talk, or nobody told. Of 32
-right sentences that came first 31 ranked higher (experiments/014_conversation/trial.json)."""
+right sentences that came first 31 rank higher (experiments/014_conversation/note.md)."""
 
 RECALL_TOKENS = 64
 """An answer that memory gives is no longer; what does not end by then is no answer to a question of fact."""

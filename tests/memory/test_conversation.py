@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 import livingkv.asking
+import livingkv.conversation
 from livingkv import Memory, Settings
 from livingkv.asking import Asking
 from livingkv.errors import InputError
@@ -27,6 +28,7 @@ ASKED = "What is the code of door 3?"
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
     """A memory of doors in a session of its own, which believes every answer."""
     monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+    monkeypatch.setattr(livingkv.conversation, "LEAST_RANK", -99.0)
     memory = Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS)
     memory.ingest("doors", text=TEXT, session="doors")
     return memory
@@ -136,8 +138,6 @@ def test_what_is_encrypted_elsewhere_stays_there(tmp_path: Path, monkeypatch: py
 
 
 def test_an_answer_that_memory_does_not_end_is_not_given(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    import livingkv.conversation
-
     monkeypatch.setattr(livingkv.conversation, "RECALL_TOKENS", 2)
     assert memory.chat(ASKED, max_tokens=2).mode == "kv"  # no longer than what was asked for
     turn = memory.chat(ASKED, session="other", max_tokens=5)
@@ -170,8 +170,6 @@ def test_an_interrupted_recall_leaves_nothing(memory: Memory) -> None:
 
 
 def test_what_is_far_from_all_that_is_stored_costs_no_answer(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    import livingkv.conversation
-
     def tried(*arguments: object) -> None:
         raise AssertionError("nothing is read for it")
 
