@@ -38,7 +38,7 @@ from livingkv.generation import collect  # noqa: E402
 from livingkv.likelihood import Candidate  # noqa: E402
 from livingkv.models import DualChunk, LoadedModel, load_model  # noqa: E402
 from livingkv.modes import question_ids  # noqa: E402
-from livingkv.passages import Judged, Passage, grow_passages, sentence_passage  # noqa: E402
+from livingkv.passages import Judged, Passage, grow_passages, sentence_passages  # noqa: E402
 from livingkv.positions import period  # noqa: E402
 from livingkv.recall import Probed, attend_passages  # noqa: E402
 from livingkv.sampling import Sampler, Sampling  # noqa: E402
@@ -97,8 +97,8 @@ class Bench:
         found = self._index.current().probe(asked.text, limit=2 * N_OTHERS + 2, session_ids=None)
         ids = [one.sentence_id for one in found if one.sentence_id != gold.sentence_id][:N_OTHERS]
         four = [hit, *(Judged(self._store.sentence(each), 0.0, None, None, 0.0) for each in ids)]
-        among = sorted((sentence_passage(each) for each in four), key=lambda passage: passage.token_lo)
-        known = {"sentence": [sentence_passage(hit)], "passage": grown, "among four": among}
+        among = sorted(sentence_passages(four, self._store.neighbours), key=lambda passage: passage.token_lo)
+        known = {"sentence": sentence_passages([hit], self._store.neighbours), "passage": grown, "among four": among}
         return {name: known[name] for name in self._wanted}
 
     def _ways(self, passages: Sequence[Passage]) -> dict[str, Callable[[], tuple[KV, float]]]:
