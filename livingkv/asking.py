@@ -50,7 +50,7 @@ class Asking:
 
     `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
     answer was read from, `signs` what spoke for it, `log_probabilities` those of its tokens. `listed`: the names beside
-    which each piece of an answer has to stand, set where a list is asked for.
+    which each piece of an answer has to stand, set where a list is asked for. `said`: what is read as the question.
     """
 
     def __init__(self, home: Home, question: str) -> None:
@@ -71,6 +71,7 @@ class Asking:
         self.signs: Signs | None = None
         self._kv: StoredKV | None = None
         self.listed: tuple[Name, ...] | None = None
+        self.said = question
         self.log_probabilities: tuple[float, ...] = ()
 
     @property
@@ -144,7 +145,7 @@ class Asking:
         )
 
     def _checked(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
-        ids, asked = generated.token_ids, question_ids(self.engine, self._question)
+        ids, asked = generated.token_ids, question_ids(self.engine, self.said)
         n_sinks, first = self._home.n_sinks, probed.session(passages[0].session_id)
         space = attend_sinks(self.engine, self._stored(), first, n_sinks, len(asked) + len(ids))
         spoken = Spoken(self._question, asked, generated.text, ids, sampler.log_probabilities, self.listed)
@@ -157,7 +158,7 @@ class Asking:
             self._stored(),
             probed,
             passages,
-            self._question,
+            self.said,
             self._home.n_sinks,
             max_tokens,
             self._home.settings.placement,

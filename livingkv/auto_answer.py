@@ -18,7 +18,7 @@ from livingkv.exact_cost import against_exact
 from livingkv.modes import question_ids
 from livingkv.naming import Named, named_sentences
 from livingkv.passages import Judged, Passage
-from livingkv.question import Name, asks_about_all, asks_what_is_frequent, is_small_number, names_in
+from livingkv.question import Name, asks_about_all, asks_what_is_frequent, is_small_number, names_in, with_list_request
 from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import Probed, attend_sinks, sentences_with
 from livingkv.results import NOT_STORED, Answer, Mode
@@ -58,6 +58,7 @@ class Auto:
             n = f"{named.n_found} sentences and more"
             return self._over_all(f"{_OVER_ALL} about {_spelled(named.names)}, {n} than recall_tokens hold")
         self.asking.listed = named.names
+        self.asking.said = with_list_request(question)
         return self._tried(chain(ways_for_all(named), ways(self.judged, names)))
 
     def _named(self, names: Sequence[Name]) -> Named | None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from livingkv.answer_check import list_support, support
-from livingkv.confidence import CONFIDENT, MOST_LIFT, Signs
+from livingkv.confidence import CONFIDENT, MOST_LIFT, MOST_LIST_LIFT, Signs
 from livingkv.engine import Engine
 from livingkv.passages import Passage
-from livingkv.question import Name, names_held, names_in
+from livingkv.question import Name, is_small_number, names_held, names_in
 from livingkv.text import split_sentences
 from livingkv.workspace import AttentionState
 
@@ -39,17 +39,18 @@ def signs_of(engine: Engine, without: AttentionState, spoken: Spoken, passages: 
     room for question and answer; they are read into it."""
     best = max((passage.best for passage in passages), key=lambda hit: hit.rank_score)
     sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
-    names = names_in(spoken.question)
+    names: Sequence[Name] = names_in(spoken.question)
     if spoken.listed is None:
         what = support(spoken.answer, spoken.question, names, sentences)
     else:
         what = list_support(spoken.answer, spoken.question, spoken.listed, sentences)
+        names = [name for name in names if not is_small_number(name)] or names
     return Signs(
         rest_gain=_within(-1.0, best.rest_gain, 6.0),
         names=names_held(names, sentences),
         found=what.found,
         bound=what.bound,
-        lift=_within(-1.0, _lift(engine, without, spoken), MOST_LIFT),
+        lift=_within(-1.0, _lift(engine, without, spoken), MOST_LIFT if spoken.listed is None else MOST_LIST_LIFT),
     )
 
 

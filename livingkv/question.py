@@ -27,11 +27,14 @@ _MOST_OFTEN = regex.compile(
     r"|\bpiù frequent[ei]\b|\bчаще всего\b|最常|出现.*最多|最も(?:多|よく)",
     regex.IGNORECASE,
 )
-_ALL_OF = regex.compile(
+_ALL_OF_IN_ENGLISH = regex.compile(
     r"\b(?:what|which|who)(?: (?:are|were|is|was))? (?:all|both)\b"
     r"|(?:^|[.!?:,;]\s*|\b(?:please|you|to|and) )(?:list|name|enumerate|find|tell me|give me|show me)\b"
-    r".*\b(?:all|both|every|each)\b"
-    r"|\bnenne\b.*\balle\b|\bwelche\b.*\balle\b|\b(?:quels|quelles) sont tous?t?e?s?\b|\bcuáles son tod[oa]s\b"
+    r".*\b(?:all|both|every|each)\b",
+    regex.IGNORECASE,
+)
+_ALL_OF = regex.compile(
+    r"\bnenne\b.*\balle\b|\bwelche\b.*\balle\b|\b(?:quels|quelles) sont tous?t?e?s?\b|\bcuáles son tod[oa]s\b"
     r"|\bquali sono tutt[ie]\b|\b(?:перечисли|назови)\b.*\bвсе[хй]?\b|(?:所有|全部).*(?:什么|哪些|列)|(?:列出|すべて)",
     regex.IGNORECASE,
 )
@@ -142,7 +145,13 @@ def asks_about_all(question: str) -> bool:
 
 def asks_for_all_of(question: str) -> bool:
     """True for a full list: all that fits the question is wanted, not the best of it."""
-    return _ALL_OF.search(question) is not None
+    return (_ALL_OF_IN_ENGLISH.search(question) or _ALL_OF.search(question)) is not None
+
+
+def with_list_request(question: str) -> str:
+    """A question that asks for a list in English, with the request for nothing else behind it: a small model else spends
+    its tokens on saying what it will list. Any other question as it is."""
+    return f"{question} Answer with the list alone." if _ALL_OF_IN_ENGLISH.search(question) else question
 
 
 def asks_what_is_frequent(question: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from livingkv.question import asks_about_all, held_names, identifiers_in, names_held, names_in
+from livingkv.question import asks_about_all, held_names, identifiers_in, names_held, names_in, with_list_request
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,9 @@ def test_names_of_a_sentence_and_identifiers_in_it() -> None:
     assert held_names(names, "Ida sings in Graz.") == {names[1]}
     found = identifiers_in("VAR FGHIJ = VAR abcDe, see ref-14 of Graz and I.")
     assert [name.words for name in found] == [("VAR",), ("FGHIJ",), ("VAR",), ("abcDe",), ("ref-14",)]
+
+
+def test_a_list_is_asked_for_alone_where_the_question_is_english() -> None:
+    assert with_list_request("Name all doors.") == "Name all doors. Answer with the list alone."
+    for other in ("How many doors are there?", "Nenne alle Türen.", "Which door is red?"):
+        assert with_list_request(other) == other
