@@ -149,8 +149,8 @@ def asks_for_all_of(question: str) -> bool:
 
 
 def with_list_request(question: str) -> str:
-    """A question that asks for a list in English, with the request for nothing else behind it: a small model else spends
-    its tokens on saying what it will list. Any other question as it is."""
+    """A question that asks for a list in English, with the request for nothing else behind it: a small model else
+    spends its tokens on saying what it will list. Any other question as it is."""
     return f"{question} Answer with the list alone." if _ALL_OF_IN_ENGLISH.search(question) else question
 
 

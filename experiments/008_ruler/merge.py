@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,30 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
 
 from experiments.provenance import write_json  # noqa: E402
+from experiments.ruler.parts import merged  # noqa: E402
 from experiments.ruler.report import print_report  # noqa: E402
-
-
-def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One result of several. Raises ValueError where plan, model or commit differ."""
-    whole: dict[str, Any] = {**parts[0], "texts": [], "answers": [], "seconds": []}
-    texts: set[tuple[Any, ...]] = set()
-    answers: set[tuple[Any, ...]] = set()
-    for part in parts:
-        for name in ("label", "plan", "model"):
-            if part[name] != whole[name]:
-                raise ValueError(f"the parts differ in {name}; they cannot be one result")
-        if part["end"]["circumstances"]["commit"] != whole["end"]["circumstances"]["commit"]:
-            raise ValueError("the parts differ in their commit; they cannot be one result")
-        for text in part["texts"]:
-            if (key := (text["tokens"], text["sample"], text["task"])) not in texts:
-                texts.add(key)
-                whole["texts"].append(text)
-        for row in part["answers"]:
-            if (key := (row["tokens"], row["sample"], row["task"], row["system"])) not in answers:
-                answers.add(key)
-                whole["answers"].append(row)
-        whole["seconds"] += part.get("seconds", [])
-    return whole
 
 
 def main(

@@ -5,8 +5,8 @@
 For every length, sample and task: one text is made, read into a store of its own, and every system answers the one
 question; then the store is removed. Writes raw JSON after every answer; started again it goes on where it stopped, also
 with more lengths, tasks, samples or systems. Several processes share the work with --tasks, or --first-sample and
---samples, each with an --out and a --store-dir of its own; merge.py puts their results together. Then plot.py draws what
-is in the JSON.
+--samples, each with an --out and a --store-dir of its own; merge.py puts their results together. Then plot.py draws
+what is in the JSON.
 """
 
 from __future__ import annotations
