@@ -1,6 +1,6 @@
 """Does a bias toward the tokens of the recalled text make stored KV be read right more often?
 
-    python experiments/013_copy_bias/run.py [--people 40] [--each 40] [--biases 0,0.5,1,2,4]
+    python experiments/019_copy_bias/run.py [--people 40] [--each 40] [--biases 0,0.5,1,2,4]
 
 One text of facts about people and needles of one type in docstring prose. Each question is answered from the stored KV
 of the passage with its fact (mode kv, nothing is read again), greedy, once for each bias: so many nats are added to the
