@@ -33,12 +33,14 @@ class Named(NamedTuple):
     """Sentences that hold the names, at least one.
 
     names: those of the question that are held, then the identifiers that led on. n_found: so many sentences there are,
-    as far as they were looked at; more than `hits` where the budget ended before.
+    as far as they were looked at; more than `hits` where the budget ended before. is_chain: some hold no name and were
+    led to.
     """
 
     hits: tuple[Judged, ...]
     names: tuple[Name, ...]
     n_found: int
+    is_chain: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -62,7 +64,7 @@ def named_sentences(names: Sequence[Name], judged: Sequence[Judged], find: Find,
         return None
     led, links = _led_on(names, chosen, find)
     every = [known.get(hit.sentence.sentence_id, hit) for hit in (*chosen, *led)]
-    return Named(tuple(_within(every, budget_tokens)), (*held, *links), len(every))
+    return Named(tuple(_within(every, budget_tokens)), (*held, *links), len(every), is_chain=bool(links))
 
 
 def _holding(names: Sequence[Name], hits: Sequence[Judged]) -> tuple[list[Judged], list[Name]]:

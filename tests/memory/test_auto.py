@@ -11,8 +11,9 @@ import pytest
 import livingkv.asking
 import livingkv.auto_answer
 from livingkv import Memory, Settings
-from livingkv.auto import MOST_SENTENCES, Way, ways
+from livingkv.auto import MOST_SENTENCES, Way, ways, ways_for_all
 from livingkv.errors import InputError
+from livingkv.naming import Named
 from livingkv.passages import Judged
 from livingkv.question import names_in
 from livingkv.results import NOT_STORED
@@ -42,6 +43,14 @@ def test_a_question_about_several_names_recalls_a_sentence_for_each() -> None:
     hits = [hit(0, "odd-spoon is 5"), hit(1, "red-door is 6", 0.9), hit(2, "blue-gate is 7", 0.8)]
     first, *_ = ways(hits, names_in("what are odd-spoon and blue-gate?"))
     assert first.mode == "ground" and first.hits[:2] == (hits[0], hits[2])
+
+
+def test_a_list_is_read_from_stored_kv_and_a_chain_is_read_again() -> None:
+    hits, names = (hit(0, "odd-spoon is 5"), hit(1, "odd-spoon is 6")), names_in("all of odd-spoon?")
+    first, second = ways_for_all(Named(hits, names, 2))
+    assert (first.mode, first.hits, first.grown) == ("kv", hits, False)
+    assert (second.mode, second.hits, second.grown) == ("ground", hits, False)
+    assert [way.mode for way in ways_for_all(Named(hits, names, 2, is_chain=True))] == ["ground"]
 
 
 def test_near_ties_are_read_together_up_to_a_limit() -> None:
@@ -95,7 +104,7 @@ def test_a_list_is_answered_from_every_sentence_with_the_name(tmp_path: Path, mo
         memory.ingest("doors", text=LISTS)
         monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
         answer = memory.ask("What are all the codes of door 17?", max_tokens=4)
-    assert answer.mode == "ground" and "all 3 sentences with 17" in answer.reason
+    assert answer.mode == "kv" and "all 3 sentences with 17" in answer.reason
     assert {text for found in answer.evidence for text in ("1119", "4711", "room 17") if text in found.text} == {
         "1119",
         "4711",

@@ -42,7 +42,7 @@ def test_every_sentence_with_the_name_is_found_and_judged_ones_stay_judged() -> 
     texts = ["odd-spoon is 5", "red-door is 6", "odd-spoon is 7", "an odd spoon", "odd-spoon is 8"]
     found = named("What are all numbers for odd-spoon?", texts, n_judged=1)
     assert texts_of(found) == ["odd-spoon is 5", "odd-spoon is 7", "odd-spoon is 8"]
-    assert found is not None and found.is_whole and found.n_found == 3
+    assert found is not None and found.is_whole and found.n_found == 3 and not found.is_chain
     assert [hit.gain for hit in found.hits] == [2.0, None, None]
 
 
@@ -64,7 +64,11 @@ def test_a_chain_is_followed_and_a_word_of_many_sentences_is_not() -> None:
     assert len(others) > MOST_LED
     found = named("Find all variables with the value 30551. There are 4; name all 4.", [*chain, *others, "4 more."])
     assert texts_of(found) == chain
-    assert found is not None and [name.words[0] for name in found.names] == ["30551", "AAAAA", "BBBBB", "CCCCC"]
+    assert (
+        found is not None
+        and found.is_chain
+        and [name.words[0] for name in found.names] == ["30551", "AAAAA", "BBBBB", "CCCCC"]
+    )
 
 
 def test_the_budget_is_kept_and_said() -> None:
