@@ -18,7 +18,7 @@ from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
 from livingkv.home import Home
 from livingkv.modes import Prepared, Preparing, question_ids
-from livingkv.passages import Judged, Passage, sentence_passage
+from livingkv.passages import Judged, Passage, sentence_passages
 from livingkv.question import Name
 from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, probe
 from livingkv.results import NOT_STORED, Answer, Mode
@@ -104,7 +104,7 @@ class Asking:
     def passages(self, hits: Sequence[Judged], *, grown: bool = True) -> list[Passage]:
         """The hits as passages within the budget: grown to their neighbours, or each sentence alone."""
         if not grown:
-            return [sentence_passage(hit) for hit in hits]
+            return sentence_passages(hits, self._home.store().neighbours)
         return passages_for(self._home.store(), hits, self._home.settings.recall_tokens)
 
     def chosen(self, judged: Sequence[Judged]) -> list[Judged]:

@@ -87,7 +87,7 @@ def _hits(
     pairs = [(hit, s) for hit, s in pairs if s.token_lo < s.token_hi <= n_tokens.get(s.session_id, 0)]
     shares = index.coverage(question, [sentence.text for _, sentence in pairs])
     return [
-        Judged(sentence, hit.score, hit.lexical, hit.semantic, share)
+        Judged(sentence, hit.score, hit.lexical, hit.semantic, share, salience=hit.salience or 0.0)
         for (hit, sentence), share in zip(pairs, shares, strict=True)
     ]
 
