@@ -8,6 +8,7 @@ from time import perf_counter, sleep
 
 import pytest
 
+import livingkv.asking
 import livingkv.auto_answer
 from livingkv import Memory, Settings
 from livingkv.auto import Way
