@@ -13,6 +13,7 @@ from typing import get_args
 
 from livingkv.answer_check import content_words
 from livingkv.asking import Asking
+from livingkv.auto_answer import Auto
 from livingkv.confidence import n_tied
 from livingkv.errors import InputError
 from livingkv.generation import Generated
@@ -86,7 +87,7 @@ def ask_beside(
     if not judged or judged[0].rank_score < LEAST_RANK:
         return Beside(asking.abstain(probed, (), "nothing stored is near enough to the question"))
     limit = min(max_tokens, RECALL_TOKENS)
-    answer = asking.auto(probed, judged, limit, sampling, stop)
+    answer = Auto(asking, probed, judged, limit, sampling, stop).answer()
     words = asking.generated
     if not answer.confident or words is None:
         return Beside(answer)

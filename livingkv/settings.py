@@ -35,6 +35,8 @@ _RANGES = {
     "ram_budget_bytes": (1 << 12, 1 << 44),
 }
 
+_MOST_SECONDS = 86_400
+
 
 class LookBack(NamedTuple):
     """How far a block of text looks back: `window_tokens` from the last multiple of `grid_tokens`, at the next of which
@@ -59,6 +61,8 @@ class Settings:
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.
+    exact_limit_s: mode auto attends a session whole, for a question about everything, where that takes at most so many
+    seconds on this machine; 0: never.
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
     pages goes first, text and index stay. The store keeps it for later writers; "unlimited" lifts it. None: as the
@@ -79,6 +83,7 @@ class Settings:
     codec: CodecName | None = None
     placement: Placement = "compact"
     n_candidates: int = 8
+    exact_limit_s: float = 60.0
     max_line_bytes: int = 1 << 20
     disk_budget_bytes: int | Literal["unlimited"] | None = None
     ram_budget_bytes: int = 1 << 28
@@ -92,6 +97,9 @@ class Settings:
                 continue
             if not _is_whole(value) or not low <= value <= high:
                 raise InputError(f"settings.{name}", repr(value), f"a whole number from {low} to {high} is allowed")
+        limit = self.exact_limit_s
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 <= limit <= _MOST_SECONDS:
+            raise InputError("settings.exact_limit_s", repr(limit), f"0 to {_MOST_SECONDS} seconds are allowed")
         span = self.span_tokens
         if span is not None and (not _is_whole(span) or span < PAGE_TOKENS or span % PAGE_TOKENS):
             raise InputError("settings.span_tokens", repr(span), f"None or multiples of {PAGE_TOKENS} are allowed")

@@ -185,6 +185,15 @@ class Index:
         semantic, spread = self._search_vectors(question, depth, session_ids)
         return fuse(lexical, semantic, lexical_share=share, spread=spread, limit=limit)
 
+    def find_words(self, words: str, *, limit: int, session_ids: frozenset[int] | None = None) -> list[Found]:
+        """The `limit` sentences that BM25 ranks first for these words alone, of these sessions only (None: of all).
+
+        Vectors have no say, so what holds all of the words comes before what is only about them. Raises IndexDamaged.
+        """
+        if self.mode == "read":
+            self._follow_writer()
+        return self._word_search().search(words, limit=limit, session_ids=session_ids)[0]
+
     def coverage(self, question: str, texts: Sequence[str]) -> list[float]:
         """For each text the share of the question's terms that it holds, 0..1, rare terms counting by their idf."""
         return self._word_search().coverage(question, texts)

@@ -11,6 +11,7 @@ import livingkv.asking
 import livingkv.conversation
 from livingkv import Memory, Settings
 from livingkv.asking import Asking
+from livingkv.auto_answer import Auto
 from livingkv.errors import InputError
 from livingkv.passages import Judged
 from livingkv.recall import Probed
@@ -174,7 +175,7 @@ def test_what_is_far_from_all_that_is_stored_costs_no_answer(memory: Memory, mon
         raise AssertionError("nothing is read for it")
 
     monkeypatch.setattr(livingkv.conversation, "LEAST_RANK", 99.0)
-    monkeypatch.setattr(Asking, "auto", tried)
+    monkeypatch.setattr(Auto, "answer", tried)
     turn = memory.chat(ASKED, max_tokens=3)
     assert turn.mode == "resume" and not turn.confident and "near enough" in turn.reason
     memory.close()
