@@ -70,10 +70,10 @@ def list_support(answer: str, question: str, names: Sequence[Name], sentences: S
     `names`: those of the question, and what led on from them. A piece that holds some of them itself is bound only
     beside one of those. The numbers of a numbered list are not looked for.
     """
-    asked, known = _content(question), [_content(sentence) for sentence in sentences]
+    asked, known = content_words(question), [content_words(sentence) for sentence in sentences]
     n_new, n_bound, found = 0, 0.0, 0
     for piece in _pieces(answer):
-        new = _content(piece) - asked
+        new = content_words(piece) - asked
         own = [name for name in names if names_held([name], [piece]) == 1.0] or names
         held = [new & words for words in known]
         bound = (len(words) * _nearness(own, one) for words, one in zip(held, sentences, strict=True) if words)

@@ -50,8 +50,9 @@ class Asking:
     """One question to one memory.
 
     `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
-    answer was read from, `generated` its tokens, `log_probabilities` theirs, `signs` what spoke for it. `listed`: the names beside
-    which each piece of an answer has to stand, set where a list is asked for. `said`: what is read as the question.
+    answer was read from, `generated` its tokens, `log_probabilities` theirs, `signs` what spoke for it. `listed`: the
+    names beside which each piece of an answer has to stand, set where a list is asked for. `said`: what is read as the
+    question.
     """
 
     def __init__(self, home: Home, question: str) -> None:
