@@ -35,7 +35,8 @@ class Judged:
     """One sentence hit with what the index and the model say about it.
 
     score: the index's fused score. gain: nats per question token that the sentence's stored KV adds to the
-    likelihood of the question; None when no model was asked. rest_gain: the same over the tokens that are in no name.
+    likelihood of the question; None when no model was asked. rest_gain: the same over the tokens that are in no name;
+    behind: by how much that is less than the most of all hits that were judged together, 0 or more.
     coverage: the share of the question's terms that the sentence holds, rare terms counting by their idf.
     salience: how far the index's dense channel lifts the sentence out of all, in standard deviations; 0 where it cannot
     tell.
@@ -48,6 +49,7 @@ class Judged:
     coverage: float
     gain: float | None = None
     rest_gain: float = 0.0
+    behind: float = 0.0
     salience: float = 0.0
 
     @property
