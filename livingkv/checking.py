@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from livingkv.answer_check import list_support, support
+from livingkv.asked_words import asked_words_held
 from livingkv.confidence import CONFIDENT, MOST_LIFT, MOST_LIST_LIFT, Signs
 from livingkv.engine import Engine
 from livingkv.passages import Passage
@@ -48,7 +49,7 @@ def signs_of(engine: Engine, without: AttentionState, spoken: Spoken, passages: 
     return Signs(
         rest_gain=_within(-1.0, best.rest_gain, 6.0),
         behind=_within(0.0, best.behind, 3.0),
-        names=names_held(names, sentences),
+        names=names_held(names, sentences) if names else asked_words_held(spoken.question, sentences),
         found=what.found,
         bound=what.bound,
         lift=_within(-1.0, _lift(engine, without, spoken), MOST_LIFT if spoken.listed is None else MOST_LIST_LIFT),

@@ -1,0 +1,89 @@
+"""The two things that a question joins by "and": each is told somewhere, as a rule not in one sentence.
+
+Knows words, in any script; knows no store and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import regex
+
+from livingkv.answer_check import content_words
+from livingkv.index.analysis import folded
+from livingkv.question import Name, names_held
+
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_TOKEN = regex.compile(rf"(?P<sign>{_UNSPACED.pattern})|(?:(?!(?&sign))[\p{{L}}\p{{M}}\p{{N}}_'’-])+|&")
+_HIRAGANA = regex.compile(r"\p{Hiragana}")
+_AND = frozenset("and & und et y e och og en ja i и й та ve και og ve dan og a și és و और ו और 和 与 與 跟 及 と".split())
+_MOST_WORDS = 5
+_SHORT = 5
+"""Words of grammar are short, in most languages: "ma" and "mon", "мою" and "моего"."""
+
+
+def sides_of(question: str) -> tuple[Name, ...]:
+    """The two sides of the first conjunction that joins things: of each the words that say something and are not in the
+    other. Empty where there is none.
+
+    The sides are taken to be built alike: "of my office alarm and of my garage gate" are four words each, because the
+    word behind "and" stands four words before it as well. Otherwise a side is one word.
+    """
+    tokens = list(_TOKEN.finditer(question))
+    for place in range(1, len(tokens) - 1):
+        is_joint = folded(tokens[place][0]) in _AND and _follows(question, tokens, place)
+        if is_joint and (sides := _around(question, tokens, place)):
+            return sides
+    return ()
+
+
+def side_held(side: Name, sentence: str) -> float:
+    """The share of a side's words that a sentence holds, 0..1; a word may be inflected at its end."""
+    held = [
+        word in sentence if _UNSPACED.match(word) else names_held([Name((word,), 0, 0)], [sentence]) == 1.0
+        for word in side.words
+    ]
+    return sum(held) / len(held)
+
+
+def _around(question: str, tokens: Sequence[regex.Match[str]], place: int) -> tuple[Name, ...]:
+    n, n_grammar = _alike(question, tokens, place)
+    one = _telling(tokens[place - n + n_grammar : place])
+    after = _telling(tokens[place + 1 + n_grammar : place + 2 + _MOST_WORDS])
+    other = [match for match in after if match.start() < tokens[min(place + n, len(tokens) - 1)].end()] or after[:1]
+    common = {folded(match[0]) for match in one} & {folded(match[0]) for match in other}
+    sides = [[match for match in side if folded(match[0]) not in common] for side in (one, other)]
+    if not all(sides):
+        return ()
+    return tuple(Name(tuple(match[0] for match in side), side[0].start(), side[-1].end()) for side in sides)
+
+
+def _alike(question: str, tokens: Sequence[regex.Match[str]], place: int) -> tuple[int, int]:
+    """How many words a side has, 1.._MOST_WORDS, by the word that opens both; and how many of them only open it."""
+    opening = folded(tokens[place + 1][0])
+    before = []
+    for n in range(1, min(_MOST_WORDS, place) + 1):
+        if not _follows(question, tokens, place - n + 1):
+            break
+        before.append(folded(tokens[place - n][0]))
+    if opening in before:
+        return before.index(opening) + 1, 0
+    return next(((n, 1) for n, word in enumerate(before, 1) if n > 1 and _are_alike(word, opening)), (1, 0))
+
+
+def _follows(question: str, tokens: Sequence[regex.Match[str]], place: int) -> bool:
+    """Whether nothing but space is between a word and the one before it."""
+    return not question[tokens[place - 1].end() : tokens[place].start()].strip()
+
+
+def _are_alike(one: str, other: str) -> bool:
+    return max(len(one), len(other)) <= _SHORT and one[0] == other[0] and not _UNSPACED.match(one)
+
+
+def _telling(tokens: Sequence[regex.Match[str]]) -> list[regex.Match[str]]:
+    """Those that say something; in most languages the shortest words do not."""
+    return [
+        match
+        for match in tokens
+        if content_words(match[0]) and (len(match[0]) > 2 or _UNSPACED.match(match[0])) and not _HIRAGANA.match(match[0])
+    ]
