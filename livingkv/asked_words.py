@@ -21,7 +21,9 @@ _KIND = regex.compile(
     r"|vilka|jak\w*|któr\w*|hangi|как(?:ой|ая|ое|ие|ого|ом|ую)|як(?:ий|а|е|і)|ποι\w*)\s+$",
     regex.IGNORECASE,
 )
-_ENGLISH = frozenset("what which who whom whose when where why how the my is are does did".split())
+_ENGLISH = frozenset(
+    word for line in ("what which who whom whose when where why how", "the my is are does did") for word in line.split()
+)
 _SHORT = 2
 
 
@@ -29,13 +31,12 @@ def asked_words_held(question: str, sentences: Sequence[str]) -> float:
     """The share of the question's content words that the sentences hold, 0..1; 1 where it has none, and in scripts
     without spaces, where words cannot be told apart.
 
-    Words count by what the index knows of their inflection: where endings pile up, as they do not in English, the same
-    first letters will do. What kind of thing is wanted ("in which town", "what colour") need not stand there: it counts where that helps.
+    A word may be inflected at its end; outside of English, where endings pile up, the same first letters will do. The
+    kind of thing that is wanted ("in which town", "what colour") need not stand there: it counts where that helps.
     """
     if _UNSPACED.search(question):
         return 1.0
-    in_english = any(folded(match[0]) in _ENGLISH for match in _WORD.finditer(question))
-    known = set[str]() if in_english else {term for sentence in sentences for term in terms(sentence)}
+    known = set[str]() if is_in_english(question) else {term for sentence in sentences for term in terms(sentence)}
     all_held: list[bool] = []
     rest_held: list[bool] = []
     for match in _WORD.finditer(question):
@@ -48,6 +49,11 @@ def asked_words_held(question: str, sentences: Sequence[str]) -> float:
         if not _KIND.search(question[: match.start()]):
             rest_held.append(held)
     return max(_share(all_held), _share(rest_held)) if rest_held else _share(all_held)
+
+
+def is_in_english(question: str) -> bool:
+    """Whether one of the words stands in it that English questions hardly do without."""
+    return any(folded(match[0]) in _ENGLISH for match in _WORD.finditer(question))
 
 
 def _share(held: Sequence[bool]) -> float:

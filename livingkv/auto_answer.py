@@ -23,7 +23,9 @@ from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import Probed, attend_sinks, sentences_with
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampling
+from livingkv.sides import sentences_of_sides, sides_of, ways_to_ask
 
+_BOTH = "it asks about two things: the best sentence for each is read again"
 _OVER_ALL = "it asks about all that is stored"
 
 
@@ -47,7 +49,8 @@ class Auto:
         question = self.asking.question
         names = names_in(question)
         if not asks_about_all(question):
-            return self._tried(ways(self.judged, names))
+            both = None if names else sentences_of_sides(sides_of(question), self.judged)
+            return self._tried(ways(self.judged, names)) if both is None else self._both_of(both)
         n_is_no_name = asks_what_is_frequent(question) and all(is_small_number(name) for name in names)
         if n_is_no_name or not names:
             return self._over_all(_OVER_ALL)
@@ -79,6 +82,19 @@ class Auto:
         gap = "" if most == 1.0 else f"; something of {most:.0%} of them is in the answer"
         return self._timed(replace(found, reason=f"{found.reason}{gap}"))
 
+    def _both_of(self, both: Named) -> Answer:
+        """What the sentences of the two things asked about say; nothing where one of them is left out."""
+        self.asking.listed = both.names
+        question, texts = self.asking.question, [hit.sentence.text for hit in both.hits]
+        tried: list[Answer] = []
+        for said in ways_to_ask(question, both):
+            self.asking.said = said
+            answer = self._read_way(Way("ground", both.hits, False, _BOTH))
+            if answer.confident and taken_share(answer.answer, question, texts) == 1.0:
+                return self._timed(answer)
+            tried.append(answer)
+        return self._doubted(tried)
+
     def _named(self, names: Sequence[Name]) -> Named | None:
         home, question, sessions = self.asking.home, self.asking.question, self.probed.sessions
         store, index = home.store(), home.index.current()
@@ -98,6 +114,9 @@ class Auto:
             tried.append(answer)
         if not tried:
             return self._abstain("nothing stored shares enough with the question")
+        return self._doubted(tried)
+
+    def _doubted(self, tried: Sequence[Answer]) -> Answer:
         best = max(tried, key=lambda answer: answer.confidence)
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
         return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)

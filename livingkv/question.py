@@ -21,6 +21,8 @@ _JOINT = regex.compile(r"[-_./:@&]")
 _LEAST_STEM, _LEAST_INFLECTED = 3, 4
 _LEAST_DIGITS = 3
 
+LIST_REQUEST = " Answer with the list alone."
+
 _MOST_OFTEN = regex.compile(
     r"\b(?:most|least) (?:common|frequent|frequently|often)\b|\b(?:häufigst|seltenst)"
     r"|\bles? plus (?:souvent|fréquent)|\bmás frecuentes?\b"
@@ -151,7 +153,7 @@ def asks_for_all_of(question: str) -> bool:
 def with_list_request(question: str) -> str:
     """A question that asks for a list in English, with the request for nothing else behind it: a small model else
     spends its tokens on saying what it will list. Any other question as it is."""
-    return f"{question} Answer with the list alone." if _ALL_OF_IN_ENGLISH.search(question) else question
+    return question + LIST_REQUEST if _ALL_OF_IN_ENGLISH.search(question) else question
 
 
 def asks_what_is_frequent(question: str) -> bool:

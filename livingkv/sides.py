@@ -10,21 +10,31 @@ from collections.abc import Sequence
 import regex
 
 from livingkv.answer_check import content_words
+from livingkv.asked_words import is_in_english
 from livingkv.index.analysis import folded
-from livingkv.question import Name, names_held
+from livingkv.naming import Named
+from livingkv.passages import Judged
+from livingkv.question import LIST_REQUEST, Name, names_held
 
+_TOKEN = regex.compile(r"[\p{L}\p{M}\p{N}_'’-]+|&")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-_TOKEN = regex.compile(rf"(?P<sign>{_UNSPACED.pattern})|(?:(?!(?&sign))[\p{{L}}\p{{M}}\p{{N}}_'’-])+|&")
-_HIRAGANA = regex.compile(r"\p{Hiragana}")
-_AND = frozenset("and & und et y e och og en ja i и й та ve και og ve dan og a și és و और ו और 和 与 與 跟 及 と".split())
+_AND = frozenset(
+    word
+    for line in (
+        "and & und en og och ja et e y ed és și a i ve dan",  # in Latin letters
+        "и й та και و और ו",
+    )
+    for word in line.split()
+)
 _MOST_WORDS = 5
+_LEAST = 3
 _SHORT = 5
 """Words of grammar are short, in most languages: "ma" and "mon", "мою" and "моего"."""
 
 
 def sides_of(question: str) -> tuple[Name, ...]:
     """The two sides of the first conjunction that joins things: of each the words that say something and are not in the
-    other. Empty where there is none.
+    other. Empty where there is none, and in scripts without spaces.
 
     The sides are taken to be built alike: "of my office alarm and of my garage gate" are four words each, because the
     word behind "and" stands four words before it as well. Otherwise a side is one word.
@@ -37,13 +47,21 @@ def sides_of(question: str) -> tuple[Name, ...]:
     return ()
 
 
-def side_held(side: Name, sentence: str) -> float:
-    """The share of a side's words that a sentence holds, 0..1; a word may be inflected at its end."""
-    held = [
-        word in sentence if _UNSPACED.match(word) else names_held([Name((word,), 0, 0)], [sentence]) == 1.0
-        for word in side.words
-    ]
-    return sum(held) / len(held)
+def sentences_of_sides(sides: Sequence[Name], judged: Sequence[Judged]) -> Named | None:
+    """For each of two sides the best hit that holds it whole; None unless there is one for each and no hit has both."""
+    if not sides or any(names_held(sides, [hit.sentence.text]) == 1.0 for hit in judged):
+        return None
+    best = [next((hit for hit in judged if names_held([side], [hit.sentence.text]) == 1.0), None) for side in sides]
+    found = tuple(hit for hit in best if hit is not None)
+    return Named(found, tuple(sides), len(found), is_chain=True) if len(found) == len(sides) else None
+
+
+def ways_to_ask(question: str, both: Named) -> tuple[str, ...]:
+    """What is read as the question: first as it is, then, in English, with the request for a list of nothing else. Such
+    a list says by its order alone what is whose, so it is asked for only where it is read in that order."""
+    one, other = (hit.sentence for hit in both.hits)
+    is_in_order = (one.session_id, one.token_lo) < (other.session_id, other.token_lo)
+    return (question, question + LIST_REQUEST) if is_in_order and is_in_english(question) else (question,)
 
 
 def _around(question: str, tokens: Sequence[regex.Match[str]], place: int) -> tuple[Name, ...]:
@@ -77,7 +95,7 @@ def _follows(question: str, tokens: Sequence[regex.Match[str]], place: int) -> b
 
 
 def _are_alike(one: str, other: str) -> bool:
-    return max(len(one), len(other)) <= _SHORT and one[0] == other[0] and not _UNSPACED.match(one)
+    return max(len(one), len(other)) <= _SHORT and one[0] == other[0]
 
 
 def _telling(tokens: Sequence[regex.Match[str]]) -> list[regex.Match[str]]:
@@ -85,5 +103,5 @@ def _telling(tokens: Sequence[regex.Match[str]]) -> list[regex.Match[str]]:
     return [
         match
         for match in tokens
-        if content_words(match[0]) and (len(match[0]) > 2 or _UNSPACED.match(match[0])) and not _HIRAGANA.match(match[0])
+        if len(match[0]) >= _LEAST and content_words(match[0]) and not _UNSPACED.search(match[0])
     ]

@@ -11,6 +11,7 @@ import pytest
 import livingkv.asking
 import livingkv.auto_answer
 from livingkv import Memory, Settings
+from livingkv.asking import Asking
 from livingkv.auto import MOST_SENTENCES, Way, ways, ways_for_all
 from livingkv.auto_answer import Auto
 from livingkv.confidence import CONFIDENT
@@ -19,6 +20,7 @@ from livingkv.naming import Named
 from livingkv.passages import Judged
 from livingkv.question import names_in
 from livingkv.results import NOT_STORED, Answer
+from livingkv.sampling import Sampling
 from livingkv.store import Sentence
 from tests.tiny import tiny_model
 
@@ -144,6 +146,37 @@ def test_a_list_that_leaves_sentences_out_is_asked_for_again(
         answer = memory.ask("What are all the codes of door-17?", max_tokens=4)
     assert (answer.answer, answer.mode) == (said[mode], mode) and answer.confident
     assert reason in answer.reason
+
+
+PETS = b"The cat is Admiral.\n\nThe parrot is Biscuit.\n\nNobody is here.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_given"), [("Admiral and Biscuit", True), ("The cat is Admiral.", False), ("It is Biscuit.", False)]
+)
+def test_a_question_about_two_things_is_answered_for_both_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, is_given: bool
+) -> None:
+    monkeypatch.setattr(Auto, "_read_way", lambda auto, way: _Said({"ground": said})(auto, way))
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("pets", text=PETS)
+        answer = memory.ask("What are my cat and my parrot called?", max_tokens=4)
+    assert answer.confident is is_given and answer.answer == (said if is_given else NOT_STORED)
+    assert ("two things" if is_given else said) in answer.reason
+
+
+def test_what_a_question_without_names_asks_about_has_to_be_recalled(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("pets", text=PETS)
+        held = []
+        for question in ("What is the parrot?", "What is the horse?", "What is the horse with the parrot?"):
+            asking = Asking(memory._home, question)
+            probed = asking.probe(None)
+            passages = asking.passages(asking.judge(probed), grown=False)
+            asking.read("ground", probed, passages, 4, Sampling(), (), None, "")
+            assert asking.signs is not None
+            held.append(asking.signs.names)
+    assert held == [1.0, 0.0, 0.5]
 
 
 def test_what_asks_about_everything_is_attended_whole_and_never_sure(tmp_path: Path) -> None:
