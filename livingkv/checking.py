@@ -39,7 +39,8 @@ def signs_of(engine: Engine, without: AttentionState, spoken: Spoken, passages: 
     """The signs for an answer that was read from at least one passage. `without`: a state that attends no passage, with
     room for question and answer; they are read into it."""
     best = max((passage.best for passage in passages), key=lambda hit: hit.rank_score)
-    sentences = [sentence for passage in passages for sentence in (*_sentences(passage.text), passage.source)]
+    by_passage = [[*_sentences(passage.text), passage.source] for passage in passages]
+    sentences = [sentence for passage in by_passage for sentence in passage]
     names: Sequence[Name] = names_in(spoken.question)
     if spoken.listed is None:
         what = support(spoken.answer, spoken.question, names, sentences)
@@ -49,7 +50,7 @@ def signs_of(engine: Engine, without: AttentionState, spoken: Spoken, passages: 
     return Signs(
         rest_gain=_within(-1.0, best.rest_gain, 6.0),
         behind=_within(0.0, best.behind, 3.0),
-        names=names_held(names, sentences) if names else asked_words_held(spoken.question, sentences),
+        names=names_held(names, sentences) if names else _asked_held(spoken, by_passage),
         found=what.found,
         bound=what.bound,
         lift=_within(-1.0, _lift(engine, without, spoken), MOST_LIFT if spoken.listed is None else MOST_LIST_LIFT),
@@ -74,6 +75,13 @@ def _lift(engine: Engine, without: AttentionState, spoken: Spoken) -> float:
     ids = torch.tensor([*spoken.asked_ids, *spoken.token_ids], device=engine.model.device)
     alone = engine.runner.log_likelihood(ids, without, n_scored=n_tokens)
     return (sum(spoken.log_probabilities[:n_tokens]) - alone) / n_tokens
+
+
+def _asked_held(spoken: Spoken, by_passage: Sequence[Sequence[str]]) -> float:
+    """How much of what is asked one passage holds; all of them together where a list is asked for."""
+    if spoken.listed is not None:
+        return asked_words_held(spoken.question, [sentence for passage in by_passage for sentence in passage])
+    return max(asked_words_held(spoken.question, passage) for passage in by_passage)
 
 
 def _within(low: float, value: float, high: float) -> float:
