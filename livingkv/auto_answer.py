@@ -23,7 +23,7 @@ from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import Probed, attend_sinks, sentences_with
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampling
-from livingkv.sides import sentences_of_sides, sides_of, ways_to_ask
+from livingkv.sides import sentences_of_sides, sides_of, tells_of_both, ways_to_ask
 
 _BOTH = "it asks about two things: the best sentence for each is read again"
 _OVER_ALL = "it asks about all that is stored"
@@ -90,7 +90,8 @@ class Auto:
         for said in ways_to_ask(question, both):
             self.asking.said = said
             answer = self._read_way(Way("ground", both.hits, False, _BOTH))
-            if answer.confident and taken_share(answer.answer, question, texts) == 1.0:
+            is_whole = taken_share(answer.answer, question, texts) == 1.0 and tells_of_both(answer.answer, both.names)
+            if answer.confident and is_whole:
                 return self._timed(answer)
             tried.append(answer)
         return self._doubted(tried)

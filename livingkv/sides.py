@@ -64,6 +64,13 @@ def ways_to_ask(question: str, both: Named) -> tuple[str, ...]:
     return (question, question + LIST_REQUEST) if is_in_order and is_in_english(question) else (question,)
 
 
+def tells_of_both(answer: str, sides: Sequence[Name]) -> bool:
+    """Whether an answer names all of the sides or none: one that names a single side says of it what may be another's,
+    or leaves the other out."""
+    named = [names_held([side], [answer]) == 1.0 for side in sides]
+    return all(named) or not any(named)
+
+
 def _around(question: str, tokens: Sequence[regex.Match[str]], place: int) -> tuple[Name, ...]:
     n, n_grammar = _alike(question, tokens, place)
     one = _telling(tokens[place - n + n_grammar : place])

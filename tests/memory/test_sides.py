@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from livingkv.passages import Judged
-from livingkv.sides import sentences_of_sides, sides_of, ways_to_ask
+from livingkv.sides import sentences_of_sides, sides_of, tells_of_both, ways_to_ask
 from livingkv.store import Sentence
 
 
@@ -62,3 +62,16 @@ def test_a_bare_list_is_asked_for_only_where_its_order_says_what_is_whose() -> N
     assert ways_to_ask(question, backwards) == (question,)
     assert ways_to_ask(question, forwards) == (question, f"{question} Answer with the list alone.")
     assert ways_to_ask("mon chat et ma perruche ?", forwards) == ("mon chat et ma perruche ?",)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_told"),
+    [
+        ("Leeds, Lucerne", True),
+        ("My sister lives in Leeds, my brother in Lucerne.", True),
+        ("In Leeds, my sister lives in Lucerne.", False),
+        ("My brother lives in Lucerne.", False),
+    ],
+)
+def test_an_answer_that_names_one_of_two_things_is_not_whole(answer: str, is_told: bool) -> None:
+    assert tells_of_both(answer, sides_of("In which towns do my sister and my brother live?")) is is_told
