@@ -129,6 +129,12 @@ class Home(StoreAndModel):
         self._hot.clear()  # one at a time: device memory does not grow with the sessions
         self._hot[session.session_id] = hot
 
+    def adopt_hot_window(self, session: SessionRow, hot: HotWindow) -> None:
+        """Hold the hot window of a session that was made with it, in the place of the one that is held."""
+        assert hot.n_tokens == session.n_tokens, "the hot window is the session's"
+        self._hot.clear()
+        self._hot[session.session_id] = hot
+
     def _restored(self, session: SessionRow, look: LookBack) -> HotWindow:
         store, engine, settings = self.store(), self.engine(), self.settings
         try:

@@ -8,6 +8,7 @@ from livingkv.store.making import require_place
 from livingkv.store.rows import (
     Append,
     ArchivedSentence,
+    ChunkRow,
     DefragReport,
     ForgetReceipt,
     PortableChunk,
@@ -29,6 +30,7 @@ __all__ = [
     "MIGRATING",
     "Append",
     "ArchivedSentence",
+    "ChunkRow",
     "DefragReport",
     "Disk",
     "Fingerprint",
