@@ -64,7 +64,9 @@ class ServerOptions:
         if self.keys_file is None and not is_loopback(self.host):
             raise InputError("host", self.host, "without --keys only this machine is served: 127.0.0.1")
         if (self.folder / "manifest.json").exists():
-            raise InputError("folder", self.folder, "a folder of stores is allowed, one for each tenant: this is a store")
+            raise InputError(
+                "folder", self.folder, "a folder of stores is allowed, one for each tenant: this is a store"
+            )
 
 
 def is_loopback(host: str) -> bool:

@@ -95,7 +95,9 @@ class ChatTemplate:
         role, content = message["role"], self._words.guarded(message.get("content") or "", marks.guard)
         if self._strips:
             content = content.strip()
-        others = {name: self._guarded(value, marks) for name, value in message.items() if name not in ("role", "content")}
+        others = {
+            name: self._guarded(value, marks) for name, value in message.items() if name not in ("role", "content")
+        }
         if role in ("user", "tool"):
             return {**others, "role": role, "content": getattr(marks, role) + content + marks.close}
         if role != "assistant":
@@ -165,7 +167,9 @@ class ChatTemplate:
         words = guarded.replace(marks.guard, "")
         spans = split_sentences(words.encode()) if words else []
         encoded = sentence_tokens(words, self._words.encode_rendered(guarded, marks.guard), spans)
-        return Segment("assistant", np.array(encoded.token_ids, np.int32), words, records(spans, encoded.sentence_tokens))
+        return Segment(
+            "assistant", np.array(encoded.token_ids, np.int32), words, records(spans, encoded.sentence_tokens)
+        )
 
 
 def records(spans: Sequence[SentenceSpan], tokens: Sequence[tuple[int, int]]) -> tuple[SentenceRecord, ...]:

@@ -20,6 +20,7 @@ from livingkv.store.rows import (
     SessionRow,
     SourceRow,
     StoreStats,
+    TokenIds,
 )
 from livingkv.store.store import Store
 from livingkv.store.store_path import BEFORE_MIGRATION, MIGRATING
@@ -46,6 +47,7 @@ __all__ = [
     "Step",
     "Store",
     "StoreStats",
+    "TokenIds",
     "check_session_name",
     "erase_store",
     "portable_text",
