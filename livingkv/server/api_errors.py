@@ -81,3 +81,8 @@ def queue_full() -> ApiError:
 def not_ready(why: str) -> ApiError:
     """The service cannot take requests now."""
     return ApiError(503, why, code="not_ready", retry_after_s=RETRY_AFTER_S)
+
+
+def without_values(error: Exception) -> Exception:
+    """An error of the same place, for a log: it names the kind and says nothing of what was worked on."""
+    return Exception(type(error).__name__).with_traceback(error.__traceback__)

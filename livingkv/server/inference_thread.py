@@ -1,8 +1,8 @@
 """The one thread that runs the model, and the bounded queue before it.
 
-Knows jobs as iterators of steps: a step is a block of a prompt or a token of a reply. Jobs side by side take turns step by
-step, so a short one does not wait for a long one; a job that is given up is closed before its next step. Knows nothing of
-what a step does.
+Knows jobs as iterators of steps: a step is a block of a prompt or a token of a reply. Jobs side by side take turns step
+by step, so a short one does not wait for a long one; a job that is given up is closed before its next step. Knows
+nothing of what a step does.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Job:
 
 
 class InferenceThread:
-    """Runs `prepare`, then jobs until `stop`, then `finish`, all on one thread. `idle` is called after `idle_s` without a
-    job."""
+    """Runs `prepare`, then jobs until `stop`, then `finish`, all on one thread. `idle` is called after `idle_s` without
+    a job."""
 
     def __init__(
         self,
@@ -105,7 +105,8 @@ class InferenceThread:
 
     def stop(self, timeout_s: float) -> bool:
         """Close all jobs, finish, and wait for it. False where a step takes longer than that."""
-        self.phase = Phase.STOPPING
+        if self.phase is not Phase.FAILED:
+            self.phase = Phase.STOPPING
         self._waiting.put(None)  # wakes it
         if self._thread.is_alive():
             self._thread.join(timeout_s)

@@ -1,8 +1,8 @@
 """Messages to the token stream that the model's own chat template makes of them, in segments.
 
 Knows the template and the tokenizer; knows no store and no KV. What people wrote is marked before it is rendered, with
-characters that Unicode leaves unused: so it is found again, and a special token in it stays text. Only what the template
-itself writes becomes special tokens.
+characters that Unicode leaves unused: so it is found again, and a special token in it stays text. Only what the
+template itself writes becomes special tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Characters that stand in no message: before a user's text and a tool's, behind both, behind a reply, and inside of
-    what would be a special token."""
+    """Characters that stand in no message: before a user's text and a tool's, behind both, behind a reply, and inside
+    of what would be a special token."""
 
     user: str
     tool: str

@@ -1,7 +1,7 @@
 """A service: one model, the tenants' stores, and the thread that works on them; requests as streams of events.
 
-Knows how the parts fit together; knows no HTTP. What it offers to routes may be awaited on an event loop, which is never
-blocked.
+Knows how the parts fit together; knows no HTTP. What it offers to routes may be awaited on an event loop, which is
+never blocked.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
 
 import torch
 
@@ -18,7 +19,7 @@ from livingkv.errors import InputError, LivingKVError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.sampling import Sampler, Sampling
-from livingkv.server.api_errors import ApiError, api_error
+from livingkv.server.api_errors import ApiError, api_error, without_values
 from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
@@ -61,6 +62,7 @@ class Service:
     def __init__(self, options: ServerOptions, model: ModelChoice | LoadedModel) -> None:
         self.options = options
         self.counters = Counters()
+        self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
         self._thread = InferenceThread(
@@ -116,7 +118,7 @@ class Service:
             raise ApiError(503, "the model is being loaded: try again", code="not_ready", retry_after_s=2)
         return self._parts
 
-    def turn(self, tenant: str, asked: TurnRequest) -> AsyncIterator[Event]:
+    def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
         """A turn of a conversation. Closing the iterator gives it up."""
         parts = self._ready()
 
@@ -126,7 +128,7 @@ class Service:
 
         return self._events(work)
 
-    def complete(self, asked: CompletionRequest) -> AsyncIterator[Event]:
+    def complete(self, asked: CompletionRequest) -> AsyncGenerator[Event, None]:
         """Text that goes on from a prompt. Nothing is stored."""
         parts = self._ready()
         settings = self.options.settings
@@ -152,7 +154,7 @@ class Service:
                 raise event.error
         return found[0]
 
-    async def _events(self, work: Work) -> AsyncIterator[Event]:
+    async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
         """What a job tells, up to Done or Failed. Raises ApiError where it is not taken up."""
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
 
@@ -183,10 +185,5 @@ class Service:
         )
         if told.status == 500:
             self.counters.failed.inc()
-            LOG.error("a request failed: %s", type(error).__name__, exc_info=_without_values(error))
+            LOG.error("a request failed: %s", type(error).__name__, exc_info=without_values(error))
         return told
-
-
-def _without_values(error: Exception) -> Exception:
-    """An error of the same kind and place that says nothing of what was worked on."""
-    return Exception(type(error).__name__).with_traceback(error.__traceback__)
