@@ -83,9 +83,11 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    """What is wrong with a body, its first field named; never what was given, which may be anybody's words."""
+    """What is wrong with a body, the field named; never what was given, which may be anybody's words."""
     assert isinstance(error, RequestValidationError), "registered for this one"
-    problem: Mapping[str, Any] = error.errors()[0]
+    problem: Mapping[str, Any] = max(error.errors(), key=lambda each: len(each.get("loc", ())))
+    if problem.get("type") == "json_invalid":
+        return _answer(ApiError(400, "the body is not JSON"))
     place = [str(part) for part in problem.get("loc", ()) if part != "body" and not _is_type(str(part))]
     field = ".".join(place)
     told = f"{field}: {problem.get('msg', 'it is not valid')}" if field else str(problem.get("msg", "it is not valid"))
