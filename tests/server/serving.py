@@ -28,14 +28,16 @@ from livingkv.settings import Settings
 from tests.tiny import tiny_network, tiny_tokenizer
 
 TOOL_TEMPLATE = (
-    "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
-    "{% for message in messages %}{% if message.role == 'assistant' and message.tool_calls %}<|im_start|>assistant"
-    "{% if message.content %}\n{{ message.content }}{% endif %}"
-    "{% for call in message.tool_calls %}\n<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
-    "<|im_end|>\n{% elif message.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ message.content }}\n"
-    "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if tools %}{{ '<|im_start|>system\nTools:' }}{% for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}{% for message in messages %}"
+    "{% if message.role == 'assistant' and message.tool_calls %}{{ '<|im_start|>assistant' }}"
+    "{% if message.content %}{{ '\n' + message.content }}{% endif %}{% for call in message.tool_calls %}"
+    """{{ '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}"""
+    "{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% elif message.role == 'tool' %}"
+    "{{ '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """ChatML with tools, as the templates of Hermes and Qwen have them."""
 
