@@ -20,13 +20,15 @@ from livingkv.server.api_errors import ApiError, api_error
 from livingkv.server.counters import CONTENT_TYPE
 from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
+from livingkv.server.keys import KeyRing
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.service import Service
 
 
 def create_app(service: Service) -> FastAPI:
     """An ASGI application over a service that the caller starts and stops. Raises InputError for a keys file that
-    cannot be read."""
+    cannot be read or has no key."""
+    keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(openai_routes(service))
     _add_operations(app, service)
@@ -35,7 +37,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)
     options = service.options
-    app.add_middleware(Guard, options=options)
+    app.add_middleware(Guard, options=options, keys=keys)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

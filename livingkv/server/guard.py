@@ -48,10 +48,10 @@ class Caller:
 class Guard:
     """ASGI middleware; puts a `Caller` into the request's state."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
+    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None) -> None:
         self._app = app
         self._options = options
-        self._keys = None if options.keys_file is None else KeyRing(options.keys_file)
+        self._keys = keys
         self._rate = None if options.requests_per_minute is None else Rate(options.requests_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -89,11 +89,12 @@ class KeyRing:
     """The keys of one file, read again when it changes. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InputError as `read_keys`."""
+        """Raises InputError as `read_keys`, or where the file has no key."""
         self._path = path
         self._keys: dict[str, ApiKey] = {}
         self._stamp: tuple[int, int] | None = None
-        self._refresh()
+        if not read_keys(path):
+            raise InputError("keys file", path, "at least one key is needed: make it with `livingkv keys add`")
 
     def _refresh(self) -> None:
         status = self._path.stat()
@@ -101,9 +102,6 @@ class KeyRing:
         if stamp != self._stamp:
             self._keys = {key.key_id: key for key in read_keys(self._path)}
             self._stamp = stamp
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
     def find(self, presented: str) -> ApiKey | None:
         """What a presented key allows, None for one that is unknown. Takes the same time for a wrong secret as for a

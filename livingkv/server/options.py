@@ -50,7 +50,7 @@ class ServerOptions:
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
     idle_s: float = 60.0
-    stop_s: float = 5.0
+    stop_s: float = 4.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
 

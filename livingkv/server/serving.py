@@ -24,7 +24,7 @@ from livingkv.server.options import ServerOptions
 from livingkv.server.service import Service
 
 _POLL_S = 0.05
-_LAST_STEP_S = 3.0
+_LAST_STEP_S = 2.5
 """How long a step that is under way may take before the process leaves it behind."""
 
 

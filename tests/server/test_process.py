@@ -1,4 +1,4 @@
-"""The service as a process: ready, stopped by SIGTERM, killed, started again; the openai package and others as clients."""
+"""The service as a process: ready, stopped by SIGTERM, killed, started again; LangChain as its client."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, tiny_folder: Path
     ("options", "told"),
     [
         (["--host", "0.0.0.0"], "without --keys"),
-        (["--keys", "missing.json"], "keys file"),
+        (["--keys", "/nowhere/missing.json"], "keys file"),
         (["--host", "256.0.0.1"], "host"),
         (["--window", "100"], "window_tokens"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, tiny_folder: Path, options: list[str], told: str) -> None:
     argv = [sys.executable, "-c", CODE, "serve", str(tmp_path / "s"), "--model", str(tiny_folder), *options]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and told in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
 
 
@@ -131,7 +131,11 @@ def test_langchain(tmp_path: Path, tiny_folder: Path) -> None:
     langchain = pytest.importorskip("langchain_openai")
     with process(tmp_path / "stores", tiny_folder) as (_, client):
         chat = langchain.ChatOpenAI(
-            base_url=f"{client.base_url}v1", api_key="none", model=tiny_folder.name, max_tokens=8, temperature=0
+            base_url=f"{str(client.base_url).rstrip('/')}/v1",
+            api_key="none",
+            model=tiny_folder.name,
+            max_tokens=8,
+            temperature=0,
         )
         whole = chat.invoke("Hello there")
         assert whole.usage_metadata["output_tokens"] == 8

@@ -141,7 +141,17 @@ def test_a_keys_file_that_is_damaged_or_gone_lets_nobody_in(tmp_path: Path) -> N
     file.unlink()
     assert ring.find(key) is None
     with pytest.raises(InputError, match="keys file"):
-        KeyRing(file) if file.exists() else read_keys(file)
+        KeyRing(file)
+
+
+def test_a_service_without_a_key_to_open_it_does_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    with pytest.raises(InputError, match="keys file"), serving(tmp_path / "stores", keys_file=file):
+        pass
+    make_key(file, "anna", "", ["write"])
+    revoke_key(file, read_keys(file)[0].key_id)
+    with pytest.raises(InputError, match="at least one key"), serving(tmp_path / "stores", keys_file=file):
+        pass
 
 
 @pytest.mark.parametrize("tenant", ["", "..", "a/b", "A", "a" * 65, "-a", "a\n"])
