@@ -19,6 +19,9 @@ _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:[-./:@'’,][\p{L}\p{M}\p{N}_]+)*"
 _DIGIT_GROUPS = regex.compile(r"(?<=\d)[,\u202f\u00a0](?=\d{3})")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
+_NUMBERED = regex.compile(r"(?:(?<=^)|(?<=\s))(\d{1,3})[.)](?=\s|$)", regex.MULTILINE)
+_BETWEEN_PIECES = regex.compile(r"[\n;、；]|,\s|(?<=[.!?。！？])\s|\s(?:and|und|et|y|e|и)\s", regex.IGNORECASE)
+
 _PART_OF_A_NAME = 0.5
 _PLAIN = frozenset(
     word
@@ -58,6 +61,37 @@ def support(answer: str, question: str, names: Sequence[Name], sentences: Sequen
     held = [new & _content(sentence) for sentence in sentences]
     bound = (len(words) * _nearness(names, one) for words, one in zip(held, sentences, strict=True) if words)
     return Support(len(set().union(*held)) / len(new), max(bound, default=0.0) / len(new))
+
+
+def list_support(answer: str, question: str, names: Sequence[Name], sentences: Sequence[str]) -> Support:
+    """As `support`, for an answer that lists several things: each piece of it is judged alone, by the sentence that
+    bears it best, and counts by its new words.
+
+    `names`: those of the question, and what led on from them. A piece that holds some of them itself is bound only
+    beside one of those. The numbers of a numbered list are not looked for.
+    """
+    asked, known = _content(question), [_content(sentence) for sentence in sentences]
+    n_new, n_bound, found = 0, 0.0, 0
+    for piece in _pieces(answer):
+        new = _content(piece) - asked
+        own = [name for name in names if names_held([name], [piece]) == 1.0] or names
+        held = [new & words for words in known]
+        bound = (len(words) * _nearness(own, one) for words, one in zip(held, sentences, strict=True) if words)
+        n_new += len(new)
+        n_bound += max(bound, default=0.0)
+        found += len(set().union(*held))
+    return Support(found / n_new, n_bound / n_new) if n_new else Support(0.0, 0.0)
+
+
+def _pieces(answer: str) -> list[str]:
+    """The parts of a list, different ones only: items of a numbered list, lines, what stands between commas."""
+    cut, lo, expected = [], 0, 1
+    for match in _NUMBERED.finditer(answer):
+        if int(match[1]) == expected:  # "it was 12. The next" is no item
+            cut.append(answer[lo : match.start()])
+            lo, expected = match.end(), expected + 1
+    parts = (part.strip() for item in (*cut, answer[lo:]) for part in _BETWEEN_PIECES.split(item))
+    return list(dict.fromkeys(part for part in parts if part))
 
 
 def _nearness(names: Sequence[Name], sentence: str) -> float:

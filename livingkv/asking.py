@@ -6,12 +6,10 @@ Knows the order in which memory.py calls it and what every step hands on; change
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import get_args
 
 import torch
 
-from livingkv.auto import Way, ways
 from livingkv.checking import Spoken, signs_of
 from livingkv.clock import Clock
 from livingkv.confidence import CONFIDENT, Signs, n_tied
@@ -20,9 +18,8 @@ from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
 from livingkv.home import Home
 from livingkv.modes import Prepared, Preparing, question_ids
-from livingkv.passages import Judged, Passage, sentence_passage
-from livingkv.question import asks_about_all, names_in
-from livingkv.reading_cost import Span, slow_pages
+from livingkv.passages import Judged, Passage, sentence_passages
+from livingkv.question import Name
 from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, probe
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampler, Sampling
@@ -52,7 +49,8 @@ class Asking:
     """One question to one memory.
 
     `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
-    answer was read from, `signs` what spoke for it.
+    answer was read from, `signs` what spoke for it, `log_probabilities` those of its tokens. `listed`: the names beside
+    which each piece of an answer has to stand, set where a list is asked for. `said`: what is read as the question.
     """
 
     def __init__(self, home: Home, question: str) -> None:
@@ -72,6 +70,24 @@ class Asking:
         self.recalled: list[int] = []
         self.signs: Signs | None = None
         self._kv: StoredKV | None = None
+        self.listed: tuple[Name, ...] | None = None
+        self.said = question
+        self.log_probabilities: tuple[float, ...] = ()
+
+    @property
+    def home(self) -> Home:
+        """The memory that is asked."""
+        return self._home
+
+    @property
+    def question(self) -> str:
+        """As it was asked."""
+        return self._question
+
+    @property
+    def kv(self) -> StoredKV:
+        """The stored KV. A probe comes first."""
+        return self._stored()
 
     def probe(self, session: str | None) -> Probed:
         """What the index finds, in one session or in all. Raises SessionNotFound."""
@@ -88,35 +104,12 @@ class Asking:
     def passages(self, hits: Sequence[Judged], *, grown: bool = True) -> list[Passage]:
         """The hits as passages within the budget: grown to their neighbours, or each sentence alone."""
         if not grown:
-            return [sentence_passage(hit) for hit in hits]
+            return sentence_passages(hits, self._home.store().neighbours)
         return passages_for(self._home.store(), hits, self._home.settings.recall_tokens)
 
     def chosen(self, judged: Sequence[Judged]) -> list[Judged]:
         """The hits that a mode which the caller chose recalls: the first and what is nearly tied with it."""
         return list(judged[: min(max(1, n_tied(judged)), _MOST_TIED)])
-
-    def auto(
-        self, probed: Probed, judged: Sequence[Judged], max_tokens: int, sampling: Sampling, stop: Sequence[str]
-    ) -> Answer:
-        """One way of reading after the other, until an answer convinces; else an abstention that tells of the best."""
-        tried: list[Answer] = []
-        for way in ways(judged, names_in(self._question)):
-            passages = self.passages(way.hits, grown=way.grown)
-            mode, reason = self._affordable(way, probed, passages)
-            answer = self.read(mode, probed, passages, max_tokens, sampling, stop, None, reason)
-            if answer.confident:
-                self.clock.first_token = self.clock.lap()  # nobody has seen a token before it was checked
-                return replace(answer, timings_ms=self.clock.timings())
-            tried.append(answer)
-        if not tried:
-            return self.abstain(probed, self.passages(judged[:1]), "nothing stored shares enough with the question")
-        return self._not_convinced(max(tried, key=lambda answer: answer.confidence))
-
-    def _affordable(self, way: Way, probed: Probed, passages: Sequence[Passage]) -> tuple[Mode, str]:
-        """The way's mode and reason; ground in the place of kv where the disk is slower than the model."""
-        spans = [Span(probed.session(each.session_id), each.token_lo, each.token_hi) for each in passages]
-        slow = slow_pages(self.engine, self._stored(), spans) if way.mode == "kv" else None
-        return (way.mode, way.reason) if slow is None else ("ground", f"one passage stands out; {slow.reason}")
 
     def read(
         self,
@@ -133,7 +126,8 @@ class Asking:
         prepared = self.prepare(mode, probed, passages, max_tokens)
         sampler = Sampler(sampling)
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
-        n_prefilled = self._n_prefilled()
+        n_prefilled = self.n_prefilled()
+        self.log_probabilities = tuple(sampler.log_probabilities[: len(generated.token_ids)])
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
         self.signs = self._checked(probed, passages, generated, sampler) if passages else None
         confidence = self.signs.confidence if self.signs is not None else 0.0
@@ -151,17 +145,11 @@ class Asking:
         )
 
     def _checked(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
-        ids, asked = generated.token_ids, question_ids(self.engine, self._question)
+        ids, asked = generated.token_ids, question_ids(self.engine, self.said)
         n_sinks, first = self._home.n_sinks, probed.session(passages[0].session_id)
         space = attend_sinks(self.engine, self._stored(), first, n_sinks, len(asked) + len(ids))
-        spoken = Spoken(self._question, asked, generated.text, ids, sampler.log_probabilities)
+        spoken = Spoken(self._question, asked, generated.text, ids, sampler.log_probabilities, self.listed)
         return signs_of(self.engine, space, spoken, passages)
-
-    def _not_convinced(self, best: Answer) -> Answer:
-        doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
-        if asks_about_all(self._question):
-            doubt = f"{doubt}; it asks about all that is stored, which mode exact attends for one session"
-        return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
 
     def prepare(self, mode: Mode, probed: Probed, passages: list[Passage], max_tokens: int) -> Prepared:
         """The workspace of one mode, ready for the question. Raises InputError when a mode needs one session."""
@@ -170,7 +158,7 @@ class Asking:
             self._stored(),
             probed,
             passages,
-            self._question,
+            self.said,
             self._home.n_sinks,
             max_tokens,
             self._home.settings.placement,
@@ -220,12 +208,12 @@ class Asking:
             evidence=evidence_of(passages),
             n_tokens=probed.n_tokens,
             reused_tokens=0,
-            prefilled_tokens=self._n_prefilled(),
+            prefilled_tokens=self.n_prefilled(),
             timings_ms=self.clock.timings(),
             reason=reason,
         )
 
-    def _n_prefilled(self) -> int:
+    def n_prefilled(self) -> int:
         """Tokens that were read for this question so far, those of answers not counted."""
         return self.engine.runner.n_prefilled - self.prefilled_before - self._n_decoded
 

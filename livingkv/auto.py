@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from livingkv.confidence import n_tied
+from livingkv.naming import Named
 from livingkv.passages import Judged
 from livingkv.question import Name, names_held
 from livingkv.results import Mode
@@ -47,6 +48,15 @@ def ways(judged: Sequence[Judged], names: Sequence[Name]) -> Iterator[Way]:
     first = (*needed, *others)[:n]
     yield Way("ground", first, False, f"the {len(first)} best sentences are read again")
     yield Way("ground", (*needed, *others)[:PASSAGES], True, "the passages around the best hits are read again")
+
+
+def ways_for_all(named: Named) -> Iterator[Way]:
+    """What to try for a question that wants all about some names. Sentences that lead from one to the next are read
+    again: their stored KV does not know of one another."""
+    which = f"all {len(named.hits)} sentences with {', '.join(' '.join(name.words) for name in named.names)}"
+    if not named.is_chain:
+        yield Way("kv", named.hits, False, f"{which}: their stored KV is attended, nothing is read again")
+    yield Way("ground", named.hits, False, f"{which} are read again")
 
 
 def _for_names(hits: Sequence[Judged], names: Sequence[Name]) -> list[Judged]:

@@ -64,6 +64,11 @@ class PageCodec(Protocol):
         """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec."""
         ...
 
+    def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
+        """What `decode` gives of pages that `encode` is given, to the last bit, without their bytes. `kv`: some layers
+        of whole pages, the first of them `first_layer`; by: the rotation by the positions of its tokens."""
+        ...
+
     def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
         """The parts of a page that hold one layer, not copied, always of the same sizes. Raises as `decode`."""
         ...
@@ -98,7 +103,8 @@ class Lossless:
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec."""
-        pages = zip(torch.split(kv.keys, PAGE_TOKENS, 2), torch.split(kv.values, PAGE_TOKENS, 2), strict=True)
+        both = kv.keys.cpu(), kv.values.cpu()  # one copy from the device
+        pages = zip(*(torch.split(part, PAGE_TOKENS, 2) for part in both), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
     def encode_run(self, kv: KV) -> bytes:
@@ -111,6 +117,10 @@ class Lossless:
         runs = [self.decode_run(page, device) for page in pages]
         return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
 
+    def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
+        """See PageCodec: itself."""
+        return kv
+
     def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
         """See PageCodec."""
         size = self._shape.n_kv_heads * PAGE_TOKENS * self._shape.head_dim * self._shape.dtype.itemsize
@@ -119,8 +129,8 @@ class Lossless:
     def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
         """See PageCodec."""
         shape = (2, self._shape.n_kv_heads, PAGE_TOKENS, self._shape.head_dim)
-        numbers = rows.view(self._shape.dtype).view(len(rows), *shape)
-        return KV(_side_by_side(numbers[:, 0]), _side_by_side(numbers[:, 1]))
+        numbers = rows.view(self._shape.dtype).view(len(rows), *shape).movedim(0, 2).flatten(2, 3)
+        return KV(numbers[0], numbers[1])
 
     def decode_run(self, data: PageBytes, device: torch.device) -> KV:
         """What `encode_run` was given. Raises RecordDamaged for bytes of another shape."""
@@ -134,6 +144,16 @@ class Lossless:
         body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8)
         keys, values = (part.view(self._shape.dtype).view(shape).to(device) for part in torch.split(body, size))
         return KV(keys, values)
+
+
+class _Codes(NamedTuple):
+    """Quantized pages, in the order of their bytes: int8 [layers, n_kv_heads, pages, 64, head_dim], and bf16 scales, of
+    keys [..., 1, head_dim], of values [..., 64, 1]."""
+
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor
+    value_scales: Tensor
 
 
 class Int8:
@@ -150,38 +170,25 @@ class Int8:
         self._sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
-        """See PageCodec."""
-        pages = []
-        for index in range(kv.keys.shape[2] // PAGE_TOKENS):
-            span = slice(index * PAGE_TOKENS, (index + 1) * PAGE_TOKENS)
-            keys, values = kv.keys[:, :, span].float(), kv.values[:, :, span].float()
-            bias = self._rotated_bias(first_token + index * PAGE_TOKENS, keys.device)
-            key_codes, key_scales = _quantize(keys if bias is None else keys - bias, dim=2)
-            value_codes, value_scales = _quantize(values, dim=3)
-            parts = (_raw(part) for part in (key_codes, value_codes, key_scales, value_scales))
-            pages.append(b"".join((_header("int8", self._shape, PAGE_TOKENS), *parts)))
-        return pages
+        """See PageCodec. One copy from the device."""
+        codes = self._quantized(kv, self._rotation([first_token], kv.keys.shape[2], kv.keys.device), 0)
+        parts = [part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes]  # [pages, bytes]
+        rows, header = torch.cat(parts, 1).cpu().numpy(), _header("int8", self._shape, PAGE_TOKENS)
+        return [header + row.tobytes() for row in rows]
 
     def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
-        """See PageCodec."""
-        runs = [self._decode_one(page, first, device) for page, first in zip(pages, first_tokens, strict=True)]
-        return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
+        """See PageCodec. All pages at once, each copied to the device from where it lies."""
+        rows = torch.empty((len(pages), sum(self._sizes)), dtype=torch.uint8, device=device)
+        for row, page in zip(rows, pages, strict=True):
+            if _check_header(page, "int8", self._shape) != PAGE_TOKENS or len(page) != _HEADER.size + sum(self._sizes):
+                raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")
+            row.copy_(_in_place(page[_HEADER.size :]))
+        codes = self._codes(rows, self._shape.n_layers)
+        return self._numbers(codes, self._rotation(first_tokens, PAGE_TOKENS, device), 0)
 
-    def _decode_one(self, data: PageBytes, first_token: int, device: torch.device) -> KV:
-        if _check_header(data, "int8", self._shape) != PAGE_TOKENS or len(data) != _HEADER.size + sum(self._sizes):
-            raise RecordDamaged(f"a page of {len(data)} bytes has not the model's shape; run `livingkv check`")
-        body = _in_place(data[_HEADER.size :]).to(device)
-        key_codes, value_codes, key_scales, value_scales = torch.split(body, self._sizes)
-        layers, heads, dim, dtype = self._shape
-        shape = (layers, heads, PAGE_TOKENS, dim)
-        keys = key_codes.view(torch.int8).view(shape).float()
-        keys *= key_scales.view(torch.bfloat16).view(layers, heads, 1, dim).float()
-        bias = self._rotated_bias(first_token, device)
-        if bias is not None:
-            keys += bias
-        values = value_codes.view(torch.int8).view(shape).float()
-        values *= value_scales.view(torch.bfloat16).view(layers, heads, PAGE_TOKENS, 1).float()
-        return KV(keys.to(dtype), values.to(dtype))
+    def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
+        """See PageCodec."""
+        return self._numbers(self._quantized(kv, by, first_layer), by, first_layer)
 
     def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
         """See PageCodec."""
@@ -189,27 +196,48 @@ class Int8:
 
     def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
         """See PageCodec."""
-        _, heads, dim, dtype = self._shape
-        n, shape = len(rows), (len(rows), heads, PAGE_TOKENS, dim)
-        parts = torch.split(rows, [size // self._shape.n_layers for size in self._sizes], 1)
-        key_codes, value_codes, key_scales, value_scales = parts
-        keys = key_codes.view(torch.int8).view(shape).float()
-        keys *= key_scales.view(torch.bfloat16).view(n, heads, 1, dim).float()
-        keys = _side_by_side(keys)
-        if self._bias is not None:
-            positions = torch.arange(first_token, first_token + n * PAGE_TOKENS, device=rows.device)
-            bias = self._bias[layer].to(rows.device).expand(-1, n * PAGE_TOKENS, -1)
-            keys += rotate(bias, rotation(positions, self._rope))
-        values = value_codes.view(torch.int8).view(shape).float()
-        values *= value_scales.view(torch.bfloat16).view(n, heads, PAGE_TOKENS, 1).float()
-        return KV(keys.to(dtype), _side_by_side(values).to(dtype))
+        by = self._rotation([first_token], len(rows) * PAGE_TOKENS, rows.device)
+        keys, values = self._numbers(self._codes(rows, 1), by, layer)
+        return KV(keys[0], values[0])
 
-    def _rotated_bias(self, first_token: int, device: torch.device) -> Tensor | None:
-        """R(p)b for the page's positions: fp32 [n_layers, n_kv_heads, 64, head_dim]."""
+    def _codes(self, rows: Tensor, n_layers: int) -> _Codes:
+        """Of bytes [pages, bytes] that hold `n_layers` layers."""
+        _, heads, dim, _ = self._shape
+        parts = torch.split(rows, [size // self._shape.n_layers * n_layers for size in self._sizes], 1)
+        codes, shape = (torch.int8, PAGE_TOKENS, dim), (len(rows), n_layers, heads)
+        kinds = (codes, codes, (torch.bfloat16, 1, dim), (torch.bfloat16, PAGE_TOKENS, 1))
+        typed = [part.view(kind).view(*shape, *size) for part, (kind, *size) in zip(parts, kinds, strict=True)]
+        return _Codes(*(part.movedim(0, 2) for part in typed))
+
+    def _quantized(self, kv: KV, by: Rotation | None, first_layer: int) -> _Codes:
+        keys, bias = kv.keys.float(), self._rotated_bias(by, first_layer, kv)
+        by_page = (*keys.shape[:2], -1, PAGE_TOKENS, self._shape.head_dim)
+        key_codes, key_scales = _quantize((keys if bias is None else keys - bias).view(by_page), 3)
+        value_codes, value_scales = _quantize(kv.values.float().view(by_page), 4)
+        return _Codes(key_codes, value_codes, key_scales, value_scales)
+
+    def _numbers(self, codes: _Codes, by: Rotation | None, first_layer: int) -> KV:
+        plain, dtype = torch.contiguous_format, self._shape.dtype
+        keys = codes.keys.to(torch.float32, memory_format=plain).mul_(codes.key_scales.float()).flatten(2, 3)
+        values = codes.values.to(torch.float32, memory_format=plain).mul_(codes.value_scales.float()).flatten(2, 3)
+        bias = self._rotated_bias(by, first_layer, KV(keys, values))
+        return KV((keys if bias is None else keys.add_(bias)).to(dtype), values.to(dtype))
+
+    def _rotation(self, first_tokens: Sequence[int], n_tokens: int, device: torch.device) -> Rotation | None:
+        """By the positions of runs of `n_tokens`, one after the other; None where there is no bias to rotate."""
         if self._bias is None:
             return None
-        by = rotation(torch.arange(first_token, first_token + PAGE_TOKENS, device=device), self._rope)
-        return rotate(self._bias.to(device).expand(-1, -1, PAGE_TOKENS, -1), Rotation(by.cos, by.sin))
+        firsts = torch.tensor(first_tokens, dtype=torch.int64, device=device)
+        return rotation((firsts[:, None] + torch.arange(n_tokens, device=device)).flatten(), self._rope)
+
+    def _rotated_bias(self, by: Rotation | None, first_layer: int, kv: KV) -> Tensor | None:
+        """R(p)b for the layers and tokens of `kv`: fp32 of its shape."""
+        if self._bias is None:
+            return None
+        assert by is not None, "keys with a bias have positions"
+        n_layers, _, n_tokens, _ = kv.keys.shape
+        self._bias = self._bias.to(kv.keys.device)  # once: a copy to the device waits for it
+        return rotate(self._bias[first_layer : first_layer + n_layers].expand(-1, -1, n_tokens, -1), by)
 
 
 def _stack_bias(shape: PageShape, key_bias: Sequence[Tensor | None]) -> Tensor | None:
@@ -243,11 +271,6 @@ def _layer_parts(
         parts.append(page[section + layer * size : section + (layer + 1) * size])
         section += size * shape.n_layers
     return parts
-
-
-def _side_by_side(pages: Tensor) -> Tensor:
-    """[pages, heads, tokens, dim] as [heads, pages * tokens, dim]."""
-    return pages.transpose(0, 1).reshape(pages.shape[1], -1, pages.shape[3])
 
 
 def _in_place(data: PageBytes) -> Tensor:

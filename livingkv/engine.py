@@ -74,13 +74,14 @@ class Engine:
 
     def hot_window(self, settings: Settings, n_sinks: int, look: LookBack | None = None) -> HotWindow:
         """An empty hot window for a new session of this model. look: left out, that of a conversation."""
+        look = look or settings.conversation
         return HotWindow(
             self.shape,
             self.model.rope,
             self.codec,
             n_sinks=n_sinks,
-            look=look or settings.conversation,
-            block_tokens=settings.block_tokens,
+            look=look,
+            block_tokens=settings.pass_tokens(look, on_gpu=self.model.device.type == "cuda"),
             device=self.model.device,
             dual_chunk=self.model.dual_chunk,
         )

@@ -54,6 +54,9 @@ class HomeIndex:
             self._let_go()  # what it was fed without the model has no vectors
         if self._index is None:
             self._index = self._opened_index()
+            engine = self._base.loaded_engine
+            if engine is not None and engine.model.device.type == "cuda":
+                self._index.use_device(str(engine.model.device))
             self.feed()
         elif self._base.read_only:
             self.feed()

@@ -5,7 +5,8 @@ sealed as soon as its 64 tokens are there, and its decoded values replace the ra
 from pages and tail continues bit for bit like one that never stopped.
 
 Sinks take the slots just before the window, rotated to the positions there (StreamingLLM, arXiv 2309.17453): at a
-bounded distance however long the session grows.
+bounded distance however long the session grows. A document is read on a grid, several cells of it in one pass
+(cells.py).
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from livingkv.cells import Cells, n_padded
 from livingkv.codec import KV, Lossless, PageCodec, PageShape
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import shift
+from livingkv.positions import period, rotation, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
 from livingkv.workspace import Workspace
+
+_GPU_PAGES = 16
+"""Pages that go through the codec together on a GPU, in few kernels and one copy; their fp32 takes memory too. On a CPU
+one page stays in the cache."""
 
 
 def window_start(n_tokens: int, look: LookBack) -> int:
@@ -55,10 +61,14 @@ class HotWindow:
         self._n_sinks = n_sinks
         self.look = look
         self._block = block_tokens
+        self._n_plain = None if dual_chunk is None else min(period(dual_chunk), dual_chunk.original_context)
+        self._pages_at_once = _GPU_PAGES if device.type == "cuda" else 1
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
-        capacity = 2 * PAGE_TOKENS + look.window_tokens + 2 * max(block_tokens, look.grid_tokens)
+        spare = block_tokens if look.grid_tokens == 1 else 2 * look.grid_tokens  # a cell before a pass, one to fill up
+        capacity = 2 * PAGE_TOKENS + look.window_tokens + block_tokens + spare
         self.workspace = Workspace(shape, rope, capacity, device, dual_chunk)
         self._sinks: KV | None = None
+        self._cells: Cells | None = None
         self._window_start = 0
         self.n_tokens = 0
         self.n_sealed = 0
@@ -66,9 +76,13 @@ class HotWindow:
 
     @property
     def room(self) -> int:
-        """See AttentionState: at most a block."""
-        grid = self.look.grid_tokens
-        return self.workspace.before_border(self._block if grid == 1 else min(self._block, grid - self.n_tokens % grid))
+        """See AttentionState: at most a block, as many cells of the grid as it reaches the end of."""
+        block, grid, n = self._block, self.look.grid_tokens, self.n_tokens
+        if grid > 1:
+            rest = grid - n % grid
+            many = block > rest and n >= grid and (self._n_plain is None or n + block <= self._n_plain)
+            block = (n + block) // grid * grid - n if many else min(block, rest)
+        return self.workspace.before_border(block)
 
     @property
     def n_attended(self) -> int:
@@ -86,9 +100,10 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        for index, data in enumerate(pages):
-            at = first + index * PAGE_TOKENS
-            space.push(self._codec.decode([data], [at], device), at)
+        for index in range(0, len(pages), self._pages_at_once):
+            some, at = pages[index : index + self._pages_at_once], first + index * PAGE_TOKENS
+            firsts = range(at, at + len(some) * PAGE_TOKENS, PAGE_TOKENS)
+            space.push(self._codec.decode(some, firsts, device), at)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
         if tail:
             space.push(self._lossless.decode_run(tail, device), self.n_sealed)
@@ -106,17 +121,22 @@ class HotWindow:
         start = window_start(self.n_tokens, self.look)
         if start != self._window_start:
             self._place(start)
-        if self.workspace.capacity - self.workspace.end < n_tokens:
+        crosses = self.look.grid_tokens > 1 and self.n_tokens % self.look.grid_tokens + n_tokens > self.look.grid_tokens
+        needed = n_padded(self.n_tokens, n_tokens, self.look) if crosses else n_tokens
+        if self.workspace.capacity - self.workspace.end < needed:
             self._slide()
         self.workspace.begin(n_tokens)
+        self._cells = self._cells_of(n_tokens) if crosses else None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState."""
-        return self.workspace.attend(layer, query, key, value, scale)
+        state = self.workspace if self._cells is None else self._cells
+        return state.attend(layer, query, key, value, scale)
 
     def finish(self, n_tokens: int) -> None:
         """See AttentionState. Seals the pages that are full now."""
         self.workspace.finish(n_tokens)
+        self._cells = None
         self.n_tokens += n_tokens
         full = (self.n_tokens - self.n_sealed) // PAGE_TOKENS * PAGE_TOKENS
         if full:
@@ -151,17 +171,31 @@ class HotWindow:
         copy.next_position = space.next_position
         return copy
 
+    def _cells_of(self, n_tokens: int) -> Cells:
+        assert self._sinks is not None, "the first cell is a pass of its own"
+        return Cells(
+            self.workspace,
+            self._codec.stored,
+            self._rope,
+            self.look,
+            self._sinks,
+            first_token=self.n_tokens,
+            n_tokens=n_tokens,
+            n_sealed=self.n_sealed,
+        )
+
     def _seal(self, n_tokens: int) -> None:
-        space = self.workspace
-        lo = space.end - (self.n_tokens - self.n_sealed)
-        raw = space.view(lo, lo + n_tokens)
-        pages = self._codec.encode(raw, self.n_sealed)
-        firsts = range(self.n_sealed, self.n_sealed + n_tokens, PAGE_TOKENS)
-        stored = self._codec.decode(pages, list(firsts), space.keys.device)
-        space.put(lo, stored, self.n_sealed)
-        if self.n_sealed == 0:
-            self._keep_sinks(stored)
-        self.sealed.extend(pages)
+        space, first = self.workspace, self.n_sealed
+        slot = space.end - (self.n_tokens - first)
+        step = self._pages_at_once * PAGE_TOKENS
+        for lo in range(0, n_tokens, step):
+            hi = min(lo + step, n_tokens)
+            raw = space.view(slot + lo, slot + hi)
+            self.sealed.extend(self._codec.encode(raw, first + lo))
+            by = rotation(torch.arange(first + lo, first + hi, device=space.keys.device), self._rope)
+            space.put(slot + lo, self._codec.stored(raw, by), first + lo)
+        if first == 0:
+            self._keep_sinks(space.view(slot, slot + PAGE_TOKENS))
         self.n_sealed += n_tokens
 
     def _keep_sinks(self, page: KV) -> None:

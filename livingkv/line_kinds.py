@@ -11,6 +11,9 @@ import regex
 WHOLE_LINE_CHARS = 240
 """A longer line is split like prose whatever it is."""
 
+HEADING_CHARS = 100
+_HEADING_WORDS = 8
+
 _LAID_OUT = regex.compile(  # headings, rows of tables, lines of logs
     r"""\s*\#{1,6}\s | .*\S[ ]*(?:\t|[ ]\|[ ])[ ]*\S | \s*\|
       | \s*[\[(]?\d{4}-\d\d-\d\d[T ]\d\d:\d\d | \s*\[?\d\d:\d\d:\d\d | \p{Lu}\p{Ll}\p{Ll}\s[ \d]?\d\s\d\d:\d\d
@@ -41,6 +44,16 @@ _PROSE_WORD = regex.compile(  # before a comma stand names as well
 )
 _SENTENCE_ENDS = regex.compile(r"[\w)\]`\"'][.!?][\"')\]]*(?:\s+[\"'(\[`]?(?:\p{Lu}|$)|$)")
 _WIDE_WORDS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]{2}|[。！？]")
+_MARKED_HEADING = regex.compile(
+    r"""\#{1,6}\s+\S.* | [^\n]+\n\s*(?:={3,}|-{3,}) | \d+(?:\.\d+)+\.?\s+\p{L}[^\n]*[^\s.!?;,]
+      | (?:chapter|section|part|appendix|kapitel|abschnitt|teil|chapitre|partie|cap[ií]tulo|capitolo|parte|sección|глава
+        |часть|hoofdstuk|rozdział)\s+(?:\d+|[ivxlc]+)\b[^\n]*[^\s.!?;,]?
+      | 第\s*[\d一二三四五六七八九十百零〇]+\s*[章节節部回課课][^\n。！？]*
+    """,
+    regex.VERBOSE | regex.IGNORECASE,
+)
+_FEW_WORDS = regex.compile(r"[\p{Lu}\p{Lt}\d][^\n]*[\p{L}\p{M}\p{N})\"'”’]")
+_LIST_MARK = regex.compile(r"(?:[-*+•‣◦·–]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])\s")
 _LISTED_CODE_WORDS = """
 if else elif for while do in is not and or as with from import return raise yield await async assert lambda def class
 del pass try except finally match case switch break continue new throw throws catch this self super public private
@@ -62,6 +75,26 @@ def is_whole(line: str) -> bool:
         return True
     is_call = _CALL.fullmatch(_QUOTED.sub(_placeholder, line)) is not None
     return is_call or (_SIGN_OF_CODE.search(line) is not None and not _is_prose(line))
+
+
+def is_heading(sentence: str) -> bool:
+    """Whether a sentence, with the line breaks behind it, is a heading of what follows.
+
+    Headings are marked as such (#, an underline, "3.1", "Chapter 3"), lead on by a colon, or are a few words without
+    an end that a blank line follows.
+    """
+    line = sentence.strip()
+    breaks = sentence[len(sentence.rstrip()) :].count("\n")
+    if not line or len(line) > HEADING_CHARS or not breaks:
+        return False
+    if _MARKED_HEADING.fullmatch(line):
+        return True
+    if "\n" in line or _LIST_MARK.match(line) or is_whole(line):
+        return False
+    n_words = len(line.split())
+    return n_words <= _HEADING_WORDS and (
+        line.endswith((":", "：")) or (breaks > 1 and _FEW_WORDS.fullmatch(line) is not None)
+    )
 
 
 def _is_prose(line: str) -> bool:

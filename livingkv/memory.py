@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from livingkv.asking import Asking, check_ask
+from livingkv.auto_answer import Auto
 from livingkv.describing import session_info, store_stats, turn_of
 from livingkv.extracting import extract
 from livingkv.generation import collect
@@ -152,7 +153,8 @@ class Memory(Keeping):
         probed = asking.probe(session)
         judged = asking.judge(probed)
         if mode == "auto":
-            answer = _told(asking.auto(probed, judged, max_tokens, sampling or Sampling(), stop), on_text)
+            answer = Auto(asking, probed, judged, max_tokens, sampling or Sampling(), stop).answer()
+            _told(answer, on_text)
         else:
             passages = asking.passages(asking.chosen(judged))
             if mode in ("kv", "ground") and not passages:

@@ -19,10 +19,28 @@ _POSSESSIVE = regex.compile(r"['’]s?$")
 _INNER_CAPITAL = regex.compile(r"\p{Ll}\p{Lu}")
 _JOINT = regex.compile(r"[-_./:@&]")
 _LEAST_STEM, _LEAST_INFLECTED = 3, 4
+_LEAST_DIGITS = 3
 
+_MOST_OFTEN = regex.compile(
+    r"\b(?:most|least) (?:common|frequent|frequently|often)\b|\b(?:häufigst|seltenst)"
+    r"|\bles? plus (?:souvent|fréquent)|\bmás frecuentes?\b"
+    r"|\bpiù frequent[ei]\b|\bчаще всего\b|最常|出现.*最多|最も(?:多|よく)",
+    regex.IGNORECASE,
+)
+_ALL_OF_IN_ENGLISH = regex.compile(
+    r"\b(?:what|which|who)(?: (?:are|were|is|was))? (?:all|both)\b"
+    r"|(?:^|[.!?:,;]\s*|\b(?:please|you|to|and) )(?:list|name|enumerate|find|tell me|give me|show me)\b"
+    r".*\b(?:all|both|every|each)\b",
+    regex.IGNORECASE,
+)
+_ALL_OF = regex.compile(
+    r"\bnenne\b.*\balle\b|\bwelche\b.*\balle\b|\b(?:quels|quelles) sont tous?t?e?s?\b|\bcuáles son tod[oa]s\b"
+    r"|\bquali sono tutt[ie]\b|\b(?:перечисли|назови)\b.*\bвсе[хй]?\b|(?:所有|全部).*(?:什么|哪些|列)|(?:列出|すべて)",
+    regex.IGNORECASE,
+)
 _OVER_ALL = regex.compile(
     r"\bhow (?:many|often)\b|\bhow much (?:in (?:all|total)|altogether)\b"
-    r"|\b(?:list|name|enumerate|count|sum up)\b.*\b(?:all|every|each)\b"
+    r"|\b(?:count|sum up|add up)\b.*\b(?:all|every|each)\b"
     r"|\b(?:total|overall) (?:number|count|amount)\b|\bin total\b"
     r"|\bwie (?:viele|oft)\b|\bcombien d[e']|\bcuánt[oa]s\b|\bquant[ie]\b|\bhoeveel\b|\bhvor mange\b|\bhur många\b"
     r"|\bсколько\b|有(?:多少|几)|いくつ|何(?:個|人|回|件)|몇",
@@ -94,6 +112,48 @@ def _holds(known: set[str], word: str) -> bool:
     )
 
 
+def held_names(names: Sequence[Name], sentence: str) -> frozenset[Name]:
+    """The names that a sentence holds whole."""
+    known = set(terms(sentence))
+    return frozenset(name for name in names if _share(known, name) == 1.0)
+
+
+def identifiers_in(sentence: str) -> tuple[Name, ...]:
+    """The words that are made to be told from all others: with a digit, an inner capital or a joint, or all capitals.
+
+    Each stands alone, wherever in the sentence it is.
+    """
+    found: list[Name] = []
+    for match in _WORD.finditer(sentence):
+        word = _POSSESSIVE.sub("", match[0])
+        coded = any(sign.isdigit() for sign in word) or _INNER_CAPITAL.search(word) or _JOINT.search(word)
+        if coded or (len(word) > 1 and word.isupper()):
+            found.append(Name((word,), match.start(), match.start() + len(word)))
+    return tuple(found)
+
+
+def is_small_number(name: Name) -> bool:
+    """True for a number of one or two digits: it may be how many of something are asked for."""
+    return len(name.words) == 1 and name.words[0].isdigit() and len(name.words[0]) < _LEAST_DIGITS
+
+
 def asks_about_all(question: str) -> bool:
-    """True when the answer depends on everything that is stored, not on one passage: a count, a sum, a full list."""
-    return _OVER_ALL.search(question) is not None
+    """True when the answer depends on everything that is stored, not on one passage: a count, a sum, a full list, what
+    is most frequent."""
+    return asks_for_all_of(question) or asks_what_is_frequent(question) or _OVER_ALL.search(question) is not None
+
+
+def asks_for_all_of(question: str) -> bool:
+    """True for a full list: all that fits the question is wanted, not the best of it."""
+    return (_ALL_OF_IN_ENGLISH.search(question) or _ALL_OF.search(question)) is not None
+
+
+def with_list_request(question: str) -> str:
+    """A question that asks for a list in English, with the request for nothing else behind it: a small model else
+    spends its tokens on saying what it will list. Any other question as it is."""
+    return f"{question} Answer with the list alone." if _ALL_OF_IN_ENGLISH.search(question) else question
+
+
+def asks_what_is_frequent(question: str) -> bool:
+    """True when words or things are to be ranked by how often they occur."""
+    return _MOST_OFTEN.search(question) is not None

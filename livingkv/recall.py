@@ -15,7 +15,7 @@ import torch
 from livingkv.codec import KV
 from livingkv.engine import Engine
 from livingkv.errors import InputError, KeyMissing, RecordDamaged
-from livingkv.index import Index
+from livingkv.index import Hit, Index
 from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
 from livingkv.question import names_in
@@ -61,15 +61,35 @@ def probe(store: Store, index: Index, question: str, session: str | None, limit:
         store.require_key(*wanted)
     found = index.probe(question, limit=limit, session_ids=wanted)
     sessions = (store.session(session),) if session is not None else tuple(store.sessions())
+    return Probed(sessions, tuple(_hits(store, index, question, found, sessions)))
+
+
+def sentences_with(
+    store: Store, index: Index, question: str, words: str, sessions: Sequence[SessionRow], limit: int
+) -> list[Judged]:
+    """Up to `limit` sentences of these sessions that hold some of the words, most of them first; not judged.
+
+    Their coverage is that of the question. As in `probe`, what is damaged is left out.
+    """
+    wanted = frozenset(row.session_id for row in sessions)
+    found = [
+        Hit(each.sentence_id, each.session_id, each.score, each.score, None, rank, None)
+        for rank, each in enumerate(index.find_words(words, limit=limit, session_ids=wanted), 1)
+    ]
+    return _hits(store, index, question, found, sessions)
+
+
+def _hits(
+    store: Store, index: Index, question: str, found: Sequence[Hit], sessions: Sequence[SessionRow]
+) -> list[Judged]:
     n_tokens = {row.session_id: row.n_tokens for row in sessions}
     pairs = [(hit, sentence) for hit in found if (sentence := _stored(store, hit.sentence_id)) is not None]
     pairs = [(hit, s) for hit, s in pairs if s.token_lo < s.token_hi <= n_tokens.get(s.session_id, 0)]
     shares = index.coverage(question, [sentence.text for _, sentence in pairs])
-    hits = [
-        Judged(sentence, hit.score, hit.lexical, hit.semantic, share)
+    return [
+        Judged(sentence, hit.score, hit.lexical, hit.semantic, share, salience=hit.salience or 0.0)
         for (hit, sentence), share in zip(pairs, shares, strict=True)
     ]
-    return Probed(sessions, tuple(hits))
 
 
 def _stored(store: Store, sentence_id: int) -> Sentence | None:

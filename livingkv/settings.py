@@ -17,6 +17,11 @@ CodecName = Literal["int8", "lossless"]
 DEFAULT_CODEC: CodecName = "int8"
 DEFAULT_SPAN = 128
 """Tokens that a document of a new store looks back."""
+DEFAULT_BLOCK = 512
+GPU_DOCUMENT_BLOCK = 8192
+CPU_DOCUMENT_BLOCK = 256
+"""Tokens of a document in one pass: on a GPU starting a pass costs as much as reading many tokens, on a CPU nothing
+(experiments/013_cells)."""
 
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
@@ -29,6 +34,8 @@ _RANGES = {
     "n_candidates": (1, 256),
     "ram_budget_bytes": (1 << 12, 1 << 44),
 }
+
+_MOST_SECONDS = 86_400
 
 
 class LookBack(NamedTuple):
@@ -47,12 +54,15 @@ class Settings:
     span_tokens: how far back a block of a document attends. KV that has seen little else is what recall can put in
     front of any question (docs/decisions/0014). None: as the store has it, 128 for a new one. The hot window or more:
     documents are read like conversations.
-    block_tokens: tokens read in one forward pass of ingest.
+    block_tokens: tokens read in one forward pass. None: 512 of a conversation; of a document 8,192 on a GPU, where
+    passes are dear to start, and 256 on a CPU.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.
+    exact_limit_s: mode auto attends a session whole, for a question about everything, where that takes at most so many
+    seconds on this machine; 0: never.
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
     pages goes first, text and index stay. The store keeps it for later writers; "unlimited" lifts it. None: as the
@@ -67,12 +77,13 @@ class Settings:
 
     window_tokens: int = 4096
     span_tokens: int | None = None
-    block_tokens: int = 512
+    block_tokens: int | None = None
     recall_tokens: int = 1024
     commit_tokens: int = 4096
     codec: CodecName | None = None
     placement: Placement = "compact"
     n_candidates: int = 8
+    exact_limit_s: float = 60.0
     max_line_bytes: int = 1 << 20
     disk_budget_bytes: int | Literal["unlimited"] | None = None
     ram_budget_bytes: int = 1 << 28
@@ -82,13 +93,18 @@ class Settings:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
+            if value is None and name == "block_tokens":
+                continue
             if not _is_whole(value) or not low <= value <= high:
                 raise InputError(f"settings.{name}", repr(value), f"a whole number from {low} to {high} is allowed")
+        limit = self.exact_limit_s
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 <= limit <= _MOST_SECONDS:
+            raise InputError("settings.exact_limit_s", repr(limit), f"0 to {_MOST_SECONDS} seconds are allowed")
         span = self.span_tokens
         if span is not None and (not _is_whole(span) or span < PAGE_TOKENS or span % PAGE_TOKENS):
             raise InputError("settings.span_tokens", repr(span), f"None or multiples of {PAGE_TOKENS} are allowed")
         for name in ("window_tokens", "block_tokens", "commit_tokens"):
-            if getattr(self, name) % PAGE_TOKENS:
+            if (getattr(self, name) or 0) % PAGE_TOKENS:
                 raise InputError(f"settings.{name}", getattr(self, name), f"multiples of {PAGE_TOKENS} are allowed")
         if self.embedder is not None and not (isinstance(self.embedder, str) and self.embedder.strip()):
             raise InputError("settings.embedder", repr(self.embedder), "a name or a folder is allowed")
@@ -101,6 +117,12 @@ class Settings:
         for name, kind in (("codec", CodecName), ("placement", Placement)):
             if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
+
+    def pass_tokens(self, look: LookBack, *, on_gpu: bool) -> int:
+        """Tokens that one forward pass holds at most where text looks back like `look`."""
+        if self.block_tokens is not None or look.grid_tokens == 1:
+            return self.block_tokens or DEFAULT_BLOCK
+        return GPU_DOCUMENT_BLOCK if on_gpu else CPU_DOCUMENT_BLOCK
 
     @property
     def conversation(self) -> LookBack:

@@ -117,6 +117,16 @@ class Workspace:
         """Keys and values of slots [lo, hi), not copied."""
         return KV(self.keys[:, :, lo:hi], self.values[:, :, lo:hi])
 
+    def layer_view(self, layer: int, lo: int, hi: int) -> KV:
+        """Of slots [lo, hi) one layer, [1, n_kv_heads, tokens, head_dim], not copied."""
+        return KV(self.keys[layer : layer + 1, :, lo:hi], self.values[layer : layer + 1, :, lo:hi])
+
+    def blank(self, lo: int, hi: int) -> None:
+        """Slots [lo, hi) become zeros: a masked key that is not a number would still spoil a sum."""
+        assert hi <= self.capacity, "workspace overfilled"
+        self.keys[:, :, lo:hi] = 0
+        self.values[:, :, lo:hi] = 0
+
     def move_down(self, lo: int) -> None:
         """Move slots [lo, end) to the front; the slots before `lo` are dropped."""
         if lo == 0:
@@ -164,24 +174,27 @@ class Workspace:
         """`scale` with the factors that the model's positions put on scores; valid between begin and finish."""
         return scale * self._rope.attention_factor**2 * self._temperature
 
-    def partitions(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> list[Partition]:
-        """What `attend` merges, for a caller who has more to merge with it. Writes as `attend` does."""
+    def write(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Put one layer's new keys, rotated, and values behind the attended slots; the query, rotated."""
         assert self._own is not None, "begin comes first"
         n = query.shape[2]
-        own = rotate(query, self._own)
-        key = rotate(key, self._own)
-        self.keys[layer, :, self.end : self.end + n] = key[0]
+        self.keys[layer, :, self.end : self.end + n] = rotate(key, self._own)[0]
         self.values[layer, :, self.end : self.end + n] = value[0]
+        return rotate(query, self._own)
+
+    def partitions(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> list[Partition]:
+        """What `attend` merges, for a caller who has more to merge with it. Writes as `attend` does."""
+        own, n = self.write(layer, query, key, value), query.shape[2]
         runs = self._runs
         partitions = []
         if n == 1 and runs and runs[-1].query is self._own and runs[-1].hi == self.end:
             runs = [*runs[:-1], _Run(runs[-1].lo, self.end + 1, self._own)]  # one token: its own key needs no mask
         else:
-            partitions.append(Partition(own, key, value, causal=True))
+            new = self.layer_view(layer, self.end, self.end + n)
+            partitions.append(Partition(own, new.keys, new.values, causal=True))
         for run in runs:
             turned = own if run.query is self._own else rotate(query, run.query)
-            kv = self.keys[None, layer, :, run.lo : run.hi], self.values[None, layer, :, run.lo : run.hi]
-            partitions.append(Partition(turned, *kv))
+            partitions.append(Partition(turned, *self.layer_view(layer, run.lo, run.hi)))
         return partitions
 
     def outside_runs(self, n_tokens: int) -> list[tuple[int, int, Rotation]]:

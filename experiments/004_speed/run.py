@@ -88,7 +88,8 @@ def text_of(model: LoadedModel, n_tokens: int, seed: int) -> str:
 def ingest_part(model: LoadedModel, plain: PlainHuggingFace, rounds: int, folder: Path) -> dict[str, Any]:
     """Alternate: 2,048 new tokens behind a full window."""
     rows = []
-    with Memory.open(folder / "ingest", model=model, settings=Settings(window_tokens=WINDOW, span_tokens=WINDOW)) as memory:
+    settings = Settings(window_tokens=WINDOW, span_tokens=WINDOW)
+    with Memory.open(folder / "ingest", model=model, settings=settings) as memory:
         memory.ingest("warm", text=text_of(model, WINDOW + 1024, 1).encode())
         base = torch.tensor(model.tokenizer(text_of(model, WINDOW + 1024, 1))["input_ids"][:WINDOW])
         for index in range(rounds):

@@ -4,7 +4,9 @@
 
 For every length, sample and task: one text is made, read into a store of its own, and every system answers the one
 question; then the store is removed. Writes raw JSON after every answer; started again it goes on where it stopped, also
-with more lengths, tasks, samples or systems. Then plot.py draws what is in the JSON.
+with more lengths, tasks, samples or systems. Several processes share the work with --tasks, or --first-sample and
+--samples, each with an --out and a --store-dir of its own; merge.py puts their results together. Then plot.py draws
+what is in the JSON.
 """
 
 from __future__ import annotations
@@ -172,6 +174,9 @@ def main(
     tasks: Annotated[str, typer.Option(help="Tasks, with commas between them.")] = ",".join(TASKS),
     samples: Annotated[int, typer.Option(help="Texts of each task and length.")] = 2,
     systems: Annotated[str, typer.Option(help="Systems, with commas between them.")] = ",".join(DEFAULT_SYSTEMS),
+    first_sample: Annotated[
+        int, typer.Option(help="Texts begin with this one: processes side by side share them.")
+    ] = 0,
     seed: int = 0,
     model: Annotated[str | None, typer.Option(help="As for livingkv; the default model without it.")] = None,
     settings: Annotated[str, typer.Option(help="Settings of the memory, as JSON.")] = "{}",
@@ -187,7 +192,12 @@ def main(
             raise ValueError(f"there is no task {min(unknown)}; there are {', '.join(TASKS)}")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    cases = [Case(int(n), sample, task) for n in tokens.split(",") for sample in range(samples) for task in asked]
+    cases = [
+        Case(int(n), sample, task)
+        for n in tokens.split(",")
+        for sample in range(first_sample, first_sample + samples)
+        for task in asked
+    ]
     plan = Plan(seed, model and Path(model).name, json.loads(settings), examples)  # no folder of this machine
     with progress_bar() as progress:
         bench = Bench(plan, model, out, store_dir, progress)

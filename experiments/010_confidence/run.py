@@ -5,7 +5,9 @@
 Reads one text (facts about people, needles of one type, notes in ten languages, docstring prose between them), asks
 questions that are known to be answerable or not, and notes every way of reading: its signs, and whether the answer is
 right. Half of the properties and needles fit a logistic regression, the other half test it; the weights are those of
-livingkv/confidence.py. Writes after every question; started again with the same arguments it goes on.
+livingkv/confidence.py. Writes after every question; started again with the same arguments it goes on. Several
+processes can share the questions: each takes one shard and writes a raw file of its own; put together (cat), they are
+the raw file of one run, which the same command without --shard fits.
 """
 
 from __future__ import annotations
@@ -32,9 +34,12 @@ from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv import Memory  # noqa: E402
 from livingkv.asking import Asking  # noqa: E402
 from livingkv.auto import ways  # noqa: E402
-from livingkv.confidence import MOST_LIFT  # noqa: E402
-from livingkv.question import names_in  # noqa: E402
-from livingkv.sampling import Sampling  # noqa: E402
+from livingkv.confidence import MOST_LIFT, Signs  # noqa: E402
+from livingkv.generation import Generated  # noqa: E402
+from livingkv.passages import Passage  # noqa: E402
+from livingkv.question import names_held, names_in  # noqa: E402
+from livingkv.recall import Probed  # noqa: E402
+from livingkv.sampling import Sampler, Sampling  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTES = json.loads((HERE.parent / "002_retrieval" / "notes.json").read_text("utf-8"))
@@ -106,15 +111,29 @@ def is_right(value: str | None, answer: str) -> bool:
     return value is not None and value.replace(",", "").casefold() in answer.replace(",", "").casefold()
 
 
+class Watched(Asking):
+    """Keeps how sure the model was of each token of the last answer."""
+
+    log_probabilities: tuple[float, ...] = ()
+
+    def _checked(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
+        self.log_probabilities = tuple(sampler.log_probabilities[: len(generated.token_ids)])
+        return super()._checked(probed, passages, generated, sampler)
+
+
 def tried(memory: Memory, asked: Asked) -> dict[str, Any]:
-    """Every way of reading for one question: its signs, its answer, and whether it is right."""
+    """Every way of reading for one question: its signs, its answer, and whether it is right; and what was found."""
     home = memory._home
-    asking = Asking(home, asked.text)
+    asking = Watched(home, asked.text)
     probed = asking.probe(None)
     judged = asking.judge(probed)
     gold = (asked.gold or "-").strip()
     row: dict[str, Any] = asdict(asked) | {
         "rank": next((i for i, hit in enumerate(judged, 1) if gold in hit.sentence.text), None),
+        "hits": [
+            [hit.gain, hit.rest_gain, hit.coverage, names_held(names_in(asked.text), [hit.sentence.text])]
+            for hit in judged
+        ],
         "ways": [],
     }
     for way in ways(judged, names_in(asked.text)):
@@ -123,7 +142,9 @@ def tried(memory: Memory, asked: Asked) -> dict[str, Any]:
         assert asking.signs is not None
         right = is_right(asked.value, answer.answer)
         row["ways"].append(
-            {"mode": answer.mode, "grown": way.grown, "right": right, "answer": answer.answer} | asdict(asking.signs)
+            {"mode": answer.mode, "grown": way.grown, "right": right, "answer": answer.answer}
+            | asdict(asking.signs)
+            | {"log_probabilities": [round(value, 3) for value in asking.log_probabilities]}
         )
     return row
 
@@ -154,10 +175,15 @@ def main(
     seed: int = 0,
     folder: Annotated[Path | None, typer.Option(help="Keep the store there.")] = None,
     raw: Annotated[Path, typer.Option(help="One JSON document a question.")] = HERE / "raw.jsonl",
+    out: Annotated[Path, typer.Option(help="The fit and its test.")] = HERE / "result.json",
+    shard: Annotated[str, typer.Option(help="I/N: every N-th question from the I-th on, asked and not fitted.")] = "",
 ) -> None:
-    """Ask, fit, test; print the table and write result.json."""
+    """Ask, fit, test; print the table and write the result."""
     facts, rows = rows_of(people, seed)
     wanted = list(questions(facts, each, seed))
+    if shard:
+        first, step = (int(part) for part in shard.split("/"))
+        wanted = wanted[first::step]
     done = {json.loads(line)["text"] for line in raw.read_text("utf-8").splitlines()} if raw.exists() else set()
     if todo := [asked for asked in wanted if asked.text not in done]:
         with (
@@ -168,8 +194,10 @@ def main(
             for asked in track(todo, "asking"):
                 with raw.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(tried(memory, asked)) + "\n")
+    if shard:
+        return
     report = judged_rows([json.loads(line) for line in raw.read_text("utf-8").splitlines()])
-    write_json(HERE / "result.json", {"circumstances": circumstances(), "seed": seed, "each": each} | report)
+    write_json(out, {"circumstances": circumstances(), "seed": seed, "each": each} | report)
     print(json.dumps(report, indent=1))
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from livingkv.index import vector_file
+from livingkv.index.background import EvenSample, Spread
+from livingkv.index.device_parts import DeviceParts
 from livingkv.index.flat_parts import FlatParts
 from livingkv.index.hits import Found
 from livingkv.index.mixing import Floats, block_size, mixed
@@ -25,12 +27,16 @@ Ints = npt.NDArray[np.int64]
 
 
 class DenseIndex:
-    """The durable vectors of an index. One thread at a time; appends are durable on return, and so are removals."""
+    """The durable vectors of an index. One thread at a time; appends are durable on return, and so are removals.
 
-    def __init__(self, folder: Path, embedder_id: str, dimension: int) -> None:
+    device: a torch device in whose memory they are searched; None searches them in RAM through faiss.
+    """
+
+    def __init__(self, folder: Path, embedder_id: str, dimension: int, device: str | None = None) -> None:
         self._folder = folder
         self.embedder_id = embedder_id
         self._dimension = dimension
+        self._device = device
         self._limit = _component_limit(dimension)
         self.file_name = ""
         self.size_bytes = 0
@@ -92,24 +98,36 @@ class DenseIndex:
             allowed = np.isin(self._session_ids, np.fromiter(session_ids, np.int64, len(session_ids)))
             if not allowed.any():
                 return []
-        query = self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
-        scores, rows = self._flat.search(query, limit, allowed)
-        scale = (self._limit / 127) ** 2
+        scores, rows = self._flat.search(self._steps(vector), limit, allowed)
         return [
-            Found(int(self._sentence_ids[row]), int(self._session_ids[row]), float(score) * scale)
+            Found(int(self._sentence_ids[row]), int(self._session_ids[row]), float(score) * self._scale)
             for score, row in zip(scores, rows, strict=True)
         ]
+
+    def spread(self, vector: Floats) -> Spread:
+        """Of the cosines of a unit vector [dim] with all sentences, measured on some hundreds of them."""
+        return Spread.of(self._sample.products(self._steps(vector)) * np.float32(self._scale), len(self))
+
+    @property
+    def _scale(self) -> float:
+        return (self._limit / 127) ** 2
+
+    def _steps(self, vector: Floats) -> Floats:
+        steps: Floats = self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
+        return steps
 
     def _clear(self) -> None:
         self._sentence_ids: Ints = np.zeros(0, np.int64)
         self._session_ids: Ints = np.zeros(0, np.int64)
-        self._flat = FlatParts(self._dimension)
+        self._flat = FlatParts(self._dimension) if self._device is None else DeviceParts(self._dimension, self._device)
+        self._sample = EvenSample(self._dimension)
 
     def _take(self, *batches: Batch) -> None:
         self._sentence_ids = np.concatenate((self._sentence_ids, *(batch.sentence_ids for batch in batches)))
         self._session_ids = np.concatenate((self._session_ids, *(batch.session_ids for batch in batches)))
         for batch in batches:
             self._flat.add(batch.codes)
+            self._sample.add(batch.codes)
 
     def codes(self, vectors: Floats) -> npt.NDArray[np.uint8]:
         """Unit vectors [n, dim] as FORMAT.md stores them [n, dim]."""

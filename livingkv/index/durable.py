@@ -13,6 +13,7 @@ from pathlib import Path
 
 from livingkv.errors import IndexDamaged, IndexFault
 from livingkv.index.dense import DenseIndex
+from livingkv.index.device_parts import fits
 from livingkv.index.lexical import Document, LexicalIndex
 from livingkv.index.mixing import Floats
 from livingkv.index.state import IndexState
@@ -28,6 +29,7 @@ class DurableIndex:
         self.path = path
         self.lexical = lexical
         self._dense: DenseIndex | None = None
+        self._device: str | None = None
 
     @classmethod
     def open(cls, path: Path) -> DurableIndex:
@@ -56,6 +58,12 @@ class DurableIndex:
         """What the last commit that this object has seen says."""
         return self.lexical.state
 
+    def use_device(self, device: str) -> None:
+        """Search the vectors in a CUDA device's memory from now on, if they fit there."""
+        size_bytes = self.state.n_sentences * (self.state.dimension or 0)
+        if self._device is None and fits(device, size_bytes):
+            self._device, self._dense = device, None
+
     def dense(self) -> DenseIndex | None:
         """The vectors of the state, read when they are first asked for; None without a dense channel.
 
@@ -66,7 +74,7 @@ class DurableIndex:
             if state.embedder_id is None or state.dimension is None or state.vector_file is None:
                 return None
             if self._dense is None or self._dense.embedder_id != state.embedder_id:
-                self._dense = DenseIndex(self.path, state.embedder_id, state.dimension)
+                self._dense = DenseIndex(self.path, state.embedder_id, state.dimension, self._device)
             try:
                 self._dense.load(state.vector_file, state.vector_bytes)
             except IndexDamaged:
@@ -122,7 +130,7 @@ class DurableIndex:
         are missing (IndexDamaged), the old vectors stand.
         """
         self.lexical.acquire()
-        dense = DenseIndex(self.path, embedder_id, dimension)
+        dense = DenseIndex(self.path, embedder_id, dimension, self._device)
         dense.create_file(after=self.state.vector_file or "")
         for documents, vectors in batches:
             dense.append([one.sentence_id for one in documents], [one.session_id for one in documents], vectors)

@@ -71,7 +71,7 @@ class FlatParts:
         else:
             with ThreadPoolExecutor(n_threads) as pool:
                 found = list(pool.map(one, range(len(self._parts))))
-        return _best(found, limit)
+        return best_rows(found, limit)
 
 
 def _search_part(part: Any, query: Floats, limit: int, marks: npt.NDArray[np.bool_] | None) -> tuple[Floats, Ints]:
@@ -87,7 +87,8 @@ def _search_part(part: Any, query: Floats, limit: int, marks: npt.NDArray[np.boo
     return scores[0][there], rows[0][there]
 
 
-def _best(found: Sequence[tuple[Floats, Ints]], limit: int) -> tuple[Floats, Ints]:
+def best_rows(found: Sequence[tuple[Floats, Ints]], limit: int) -> tuple[Floats, Ints]:
+    """The best `limit` scores of all parts with their rows, ties by row."""
     scores = np.concatenate([np.zeros(0, np.float32), *(one[0] for one in found)])
     rows = np.concatenate([np.zeros(0, np.int64), *(one[1] for one in found)])
     order = np.lexsort((rows, -scores))[:limit]

@@ -23,7 +23,9 @@ class Hit:
     """One sentence that a probe found.
 
     `score` is the fused one that orders the hits (higher is better). `lexical` is BM25, `semantic` the cosine; ranks
-    begin at 1 within their channel. A channel that did not find the sentence leaves None.
+    begin at 1 within their channel. A channel that did not find the sentence leaves None. `salience`: how many standard
+    deviations the cosine stands above that of the question with sentences at large; of a sentence that words alone
+    found, that of the last one which meaning found, for its own is below; None where nothing can be told.
     """
 
     sentence_id: int
@@ -33,6 +35,7 @@ class Hit:
     semantic: float | None
     lexical_rank: int | None
     semantic_rank: int | None
+    salience: float | None = None
 
 
 class Found(NamedTuple):

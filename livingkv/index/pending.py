@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from livingkv.index.analysis import terms
+from livingkv.index.background import Spread
 from livingkv.index.bm25 import TermTable
 from livingkv.index.hits import Entry, Found, best
 from livingkv.index.lexical import Document
@@ -78,9 +79,7 @@ class PendingSentences:
         """The best `limit` sentences by cosine with a unit vector [dim], of these sessions only."""
         if not self._vectors or not vector.any():
             return []
-        if self._matrix is None:
-            self._matrix = np.stack(list(self._vectors.values()))  # [n, dim]
-        cosines = self._matrix @ vector  # [n]
+        cosines = self._cosines(vector)  # [n]
         documents = [self.documents[sentence_id] for sentence_id in self._vectors]
         found = [
             Found(document.sentence_id, document.session_id, float(cosine))
@@ -88,3 +87,12 @@ class PendingSentences:
             if session_ids is None or document.session_id in session_ids
         ]
         return best(found, limit)
+
+    def spread(self, vector: Floats) -> Spread:
+        """Of the cosines of a unit vector [dim] with all sentences here."""
+        return Spread.of(self._cosines(vector), len(self._vectors)) if self._vectors else Spread(0, 0.0, 0.0)
+
+    def _cosines(self, vector: Floats) -> Floats:
+        if self._matrix is None:
+            self._matrix = np.stack(list(self._vectors.values()))  # [n, dim]
+        return self._matrix @ vector

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal
 
 from livingkv.errors import EmbedderMismatch, IndexDamaged, IndexFault
+from livingkv.index.background import Spread
 from livingkv.index.durable import DurableIndex
 from livingkv.index.embedders import Embedder
 from livingkv.index.fusion import fuse
@@ -71,6 +72,11 @@ class Index:
             where = self._durable.path
             raise EmbedderMismatch(f"the vectors of {where} are {held}, asked for {given}; use the same or rebuild it")
         self._embedder = embedder
+
+    def use_device(self, device: str) -> None:
+        """Search the durable vectors in a CUDA device's memory, if they take no more than a quarter of what is free
+        there. The hits are the same."""
+        self._durable.use_device(device)
 
     def reembed(self, embedder: Embedder, entries: Iterable[Sequence[Entry]]) -> None:
         """Give every sentence a vector of this embedder, in one step that is durable on return; from then on it is the
@@ -176,8 +182,17 @@ class Index:
             self._follow_writer()
         depth = max(limit, _LEAST_DEPTH)
         lexical, share = self._word_search().search(question, limit=depth, session_ids=session_ids)
-        semantic = self._search_vectors(question, depth, session_ids)
-        return fuse(lexical, semantic, lexical_share=share, limit=limit)
+        semantic, spread = self._search_vectors(question, depth, session_ids)
+        return fuse(lexical, semantic, lexical_share=share, spread=spread, limit=limit)
+
+    def find_words(self, words: str, *, limit: int, session_ids: frozenset[int] | None = None) -> list[Found]:
+        """The `limit` sentences that BM25 ranks first for these words alone, of these sessions only (None: of all).
+
+        Vectors have no say, so what holds all of the words comes before what is only about them. Raises IndexDamaged.
+        """
+        if self.mode == "read":
+            self._follow_writer()
+        return self._word_search().search(words, limit=limit, session_ids=session_ids)[0]
 
     def coverage(self, question: str, texts: Sequence[str]) -> list[float]:
         """For each text the share of the question's terms that it holds, 0..1, rare terms counting by their idf."""
@@ -223,14 +238,16 @@ class Index:
     def _word_search(self) -> WordSearch:
         return WordSearch(self._durable.lexical, self._pending.table)
 
-    def _search_vectors(self, question: str, depth: int, session_ids: frozenset[int] | None) -> list[Found]:
+    def _search_vectors(
+        self, question: str, depth: int, session_ids: frozenset[int] | None
+    ) -> tuple[list[Found], Spread]:
         dense = self._durable.dense() if self._embedder is not None else None
         if self._embedder is None or dense is None:
-            return []
+            return [], Spread(0, 0.0, 0.0)
         vector = self._embedder.embed([question])[0]
         found = dense.search(vector, limit=depth, session_ids=session_ids)
         found += self._pending.search_vectors(vector, limit=depth, session_ids=session_ids)
-        return best(found, depth)
+        return best(found, depth), dense.spread(vector).joined(self._pending.spread(vector))
 
     def _replace_durable(self, sentence_ids: list[int]) -> None:
         """Make way for sentences that are added again under their ids."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -113,3 +115,28 @@ def test_no_layer_from_another_page(name: CodecName) -> None:
     for wrong in (page[:-1], page[:10], *other.encode(_kv(64), 0)):
         with pytest.raises(RecordDamaged, match="livingkv check"):
             codec.layer_bytes(wrong, 1)
+
+
+@pytest.mark.parametrize("name", ["int8", "lossless"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_stored_is_known_without_its_bytes(name: CodecName, dtype: torch.dtype) -> None:
+    bias = [torch.randn(2, 16) * 100, None, torch.randn(2, 16)]
+    codec, kv = make_codec(name, _shape(dtype), bias, ROPE), _kv(192, dtype)
+    by = rotation(torch.arange(640, 640 + 192), ROPE)
+    back = codec.decode(codec.encode(kv, 640), [640, 704, 768], CPU)
+    stored = codec.stored(kv, by)
+    assert torch.equal(stored.keys, back.keys) and torch.equal(stored.values, back.values)
+    for layer in range(3):
+        one = codec.stored(KV(kv.keys[layer : layer + 1], kv.values[layer : layer + 1]), by, layer)
+        assert torch.equal(one.keys[0], back.keys[layer]) and torch.equal(one.values[0], back.values[layer])
+
+
+def test_page_bytes_are_what_they_always_were() -> None:
+    """Stores hold such bytes; the digest was taken before pages were made all at once."""
+    numbers = (torch.arange(3 * 2 * 128 * 16) * 7919 % 2003 - 1001).float().view(3, 2, 128, 16) / 64
+    codec = make_codec("int8", _shape(), [torch.arange(32.0).view(2, 16), None, torch.ones(2, 16)], ROPE)
+    pages = codec.encode(KV(numbers.bfloat16(), (numbers * 1.5).bfloat16()), 1920)
+    assert (
+        hashlib.sha256(b"".join(pages)).hexdigest()
+        == "4ecd5cf89bce23c1c22e2c8972413c95b5ecdf1fab387d11666906fe911b8d6f"
+    )

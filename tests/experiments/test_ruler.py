@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from experiments.ruler.instances import FRAME_TOKENS, Instance, Materials, string_match_all
 from experiments.ruler.niah import NEEDLE_TASKS, NOISE
+from experiments.ruler.parts import merged
 from experiments.ruler.tasks import MAX_TOKENS, TASKS, make_instance
 
 NEEDLE = re.compile(r"One of the special magic (numbers|uuids) for (\S+) is: (\S+)\.")
@@ -166,3 +168,21 @@ def test_what_cannot_be_made_is_said() -> None:
         made("cwe", 100_000)
     with pytest.raises(ValueError, match="needles only"):
         made("niah_multikey_2", 200_000)
+
+
+def part(samples: Sequence[int], *, seed: int = 0, commit: str = "c", score: float = 1.0) -> dict[str, Any]:
+    """A result with one answer a sample."""
+    texts = [{"tokens": 9, "sample": sample, "task": "vt"} for sample in samples]
+    answers = [text | {"system": "auto", "score": score} for text in texts]
+    whole = {"label": "L", "plan": {"seed": seed}, "model": {"name": "m"}, "texts": texts, "answers": answers}
+    return whole | {"seconds": [1.0], "end": {"circumstances": {"commit": commit}}}
+
+
+def test_parts_of_one_experiment_are_merged_and_others_refused() -> None:
+    whole = merged([part([0, 1]), part([1, 2], score=0.0)])
+    assert [(row["sample"], row["score"]) for row in whole["answers"]] == [(0, 1.0), (1, 1.0), (2, 0.0)]
+    assert len(whole["texts"]) == 3 and whole["seconds"] == [1.0, 1.0] and whole["plan"] == {"seed": 0}
+    with pytest.raises(ValueError, match="plan"):
+        merged([part([0]), part([1], seed=1)])
+    with pytest.raises(ValueError, match="commit"):
+        merged([part([0]), part([1], commit="d")])

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from livingkv.attention import Partition, attend, attend_reference
+from livingkv.codec import KV
 from livingkv.engine import Engine
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.models import from_network
+from livingkv.positions import rotation
 from livingkv.settings import CodecName, Settings
+from tests.core.test_cells import kv_of, read, window
 from tests.core.test_exactness import tokens
 from tests.tiny import FAMILIES, tiny_network, tiny_tokenizer
 
@@ -64,3 +67,38 @@ def test_restored_continues_bit_for_bit(codec: CodecName) -> None:
         one = engine.runner.logits(token, hot)[0, -1]
         assert torch.equal(one, engine.runner.logits(token, other)[0, -1])
         token = one.argmax()[None]
+
+
+@pytest.mark.parametrize("codec", ["int8", "lossless"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_cells_equal_one_cell_a_pass(codec: CodecName, dtype: torch.dtype) -> None:
+    engine, ids = cuda_engine("qwen2", codec, dtype), tokens(1500)
+    want = read(engine, window(engine, 128), ids, (333, 700))
+    got = read(engine, window(engine, None), ids, (333, 700))
+    assert max(want.passes) == 128 and max(got.passes) == 800
+    close = 1e-4 if dtype == torch.float32 else 0.02
+    assert (got.hidden.float() - want.hidden.float()).abs().mean() < close
+    for one, two in zip(kv_of(engine, got), kv_of(engine, want), strict=True):
+        assert (one.float() - two.float()).abs().mean() < close
+
+
+@pytest.mark.parametrize("codec", ["int8", "lossless"])
+def test_restored_after_many_cells_continues_bit_for_bit(codec: CodecName) -> None:
+    engine, ids = cuda_engine("qwen2", codec, torch.bfloat16), tokens(1000)
+    hot, other = window(engine, None), window(engine, None)
+    made = read(engine, hot, ids)
+    first = window_start(1000, hot.look) // 64
+    other.restore(made.pages[first:], first, made.pages[0], made.tail)
+    more = tokens(700, seed=5)
+    on, again = read(engine, hot, more), read(engine, other, more)
+    assert torch.equal(on.hidden, again.hidden) and on.pages == again.pages and on.tail == again.tail
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_stored_is_known_without_its_bytes(dtype: torch.dtype) -> None:
+    engine = cuda_engine("qwen2", "int8", dtype)
+    raw = torch.randn(2, 3, 2, 192, 16, generator=torch.Generator("cuda").manual_seed(0), device="cuda").to(dtype)
+    pages = engine.codec.encode(KV(raw[0], raw[1]), 640)
+    back = engine.codec.decode(pages, [640, 704, 768], raw.device)
+    stored = engine.codec.stored(KV(raw[0], raw[1]), rotation(torch.arange(640, 832, device="cuda"), engine.model.rope))
+    assert torch.equal(stored.keys, back.keys) and torch.equal(stored.values, back.values)

@@ -26,6 +26,18 @@ def filled(folder: Path, vectors: npt.NDArray[np.float32]) -> DenseIndex:
     return dense
 
 
+def test_a_device_finds_the_same(tmp_path: Path) -> None:
+    vectors = unit_vectors(300, 32)
+    dense = filled(tmp_path, vectors)
+    other = DenseIndex(tmp_path, "words", 32, "cpu")
+    other.load(dense.file_name, dense.size_bytes)
+    for sessions in (None, frozenset({1, 3}), frozenset({99})):
+        found = dense.search(vectors[5], limit=20, session_ids=sessions)
+        assert other.search(vectors[5], limit=20, session_ids=sessions) == found
+    other.remove([5], [])
+    assert other.search(vectors[5], limit=1, session_ids=None)[0].sentence_id != 5
+
+
 @pytest.mark.parametrize("dimension", [16, 30, 384, 896])
 def test_cosines_are_those_of_numpy(tmp_path: Path, dimension: int) -> None:
     vectors = unit_vectors(400, dimension)

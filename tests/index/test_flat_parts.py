@@ -5,15 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from livingkv.index.device_parts import DeviceParts
 from livingkv.index.flat_parts import FlatParts
 
 
+def made(kind: str, dimension: int, part_rows: int) -> FlatParts | DeviceParts:
+    return FlatParts(dimension, part_rows) if kind == "faiss" else DeviceParts(dimension, "cpu", part_rows)
+
+
+@pytest.mark.parametrize("kind", ["faiss", "device"])
 @pytest.mark.parametrize("part_rows", [7, 100, 1000])
-def test_parts_find_what_one_product_finds(part_rows: int) -> None:
+def test_parts_find_what_one_product_finds(part_rows: int, kind: str) -> None:
     generator = np.random.default_rng(part_rows)
     codes = generator.integers(1, 256, (500, 32), dtype=np.uint8)
     query = generator.integers(-127, 128, 32).astype(np.float32)
-    parts = FlatParts(32, part_rows)
+    parts = made(kind, 32, part_rows)
     for lo in range(0, 500, 90):
         parts.add(codes[lo : lo + 90])
     exact = (codes.astype(np.float32) - 128) @ query
@@ -27,8 +33,9 @@ def test_parts_find_what_one_product_finds(part_rows: int) -> None:
     assert (parts.codes() == codes).all()
 
 
-def test_nothing_is_found_in_nothing() -> None:
-    parts = FlatParts(8)
+@pytest.mark.parametrize("kind", ["faiss", "device"])
+def test_nothing_is_found_in_nothing(kind: str) -> None:
+    parts = made(kind, 8, 100)
     scores, rows = parts.search(np.ones(8, np.float32), 5, None)
     assert len(scores) == len(rows) == len(parts) == 0
     assert parts.codes().shape == (0, 8)

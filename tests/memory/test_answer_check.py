@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from livingkv.answer_check import Support, support
+from livingkv.answer_check import Support, list_support, support
+from livingkv.checking import unfitted_confidence
+from livingkv.confidence import CONFIDENT
 from livingkv.question import names_in
 
 QUESTION = "Which number is on Conrad Rhodes's badge?"
@@ -32,3 +34,45 @@ def test_what_an_answer_adds_is_looked_for(answer: str, sentences: list[str], ex
 def test_without_names_any_sentence_will_do() -> None:
     assert support("鍵は棚", "鍵はどこ", (), ["鍵は棚の上"]) == Support(1.0, 1.0)
     assert support("It is blue.", "which colour is it?", (), ["a blue door", "no"]) == Support(1.0, 1.0)
+
+
+LISTED = "What are all the numbers for odd-spoon and red-door?"
+NUMBERS = [
+    "A number for odd-spoon is: 5511.",
+    "A number for red-door is: 6622.",
+    "A number for odd-spoon is: 7733.",
+    "A number for blue-gate is: 9944.",
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The numbers are 5511, 6622 and 7733.", Support(1.0, 1.0)),
+        ("The numbers for odd-spoon and red-door are:\n\n1. 5511\n2. 7733\n3. 6622", Support(1.0, 1.0)),
+        ("1. 5511 2. 7733 3. 6622", Support(1.0, 1.0)),
+        ("odd-spoon: 5511\nred-door: 6622", Support(1.0, 1.0)),
+        ("odd-spoon: 6622\nred-door: 5511", Support(1.0, 0.0)),
+        ("5511, 6622, 9944, 1000", Support(0.75, 0.5)),
+        ("5511, 5511, 5511, 1000", Support(0.5, 0.5)),
+        ("5,511 and 6,622", Support(1.0, 1.0)),
+        ("It is 12. That one is 5511.", Support(0.5, 0.5)),
+        ("The numbers for odd-spoon and red-door.", Support(0.0, 0.0)),
+        ("", Support(0.0, 0.0)),
+    ],
+)
+def test_each_piece_of_a_list_stands_beside_a_name(answer: str, expected: Support) -> None:
+    assert list_support(answer, LISTED, names_in(LISTED), NUMBERS) == expected
+
+
+def test_one_sentence_has_to_bear_a_whole_piece_and_lists_may_have_no_names() -> None:
+    assert list_support("7733 boxes", LISTED, names_in(LISTED), [*NUMBERS, "Ten boxes."]) == Support(1.0, 0.5)
+    assert list_support("1. plum\n2. fig", "Which words?", (), ["a fig", "no plum"]) == Support(1.0, 1.0)
+
+
+def test_what_was_read_from_a_whole_text_is_never_sure() -> None:
+    question, text = "What are the most common words?", "plum fig plum"
+    assert unfitted_confidence("plum", question, text, [0.0, 0.0]) == pytest.approx(0.99 * CONFIDENT)
+    assert unfitted_confidence("plum, kiwi", question, text, [0.0]) == pytest.approx(0.495 * CONFIDENT)
+    assert unfitted_confidence("plum", question, text, [-1.0]) < 0.2
+    assert unfitted_confidence("", question, text, []) == 0.0

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import livingkv.asking
+import livingkv.auto_answer
 from livingkv import Memory, Settings
-from livingkv.auto import MOST_SENTENCES, Way, ways
+from livingkv.auto import MOST_SENTENCES, Way, ways, ways_for_all
+from livingkv.errors import InputError
+from livingkv.naming import Named
 from livingkv.passages import Judged
 from livingkv.question import names_in
 from livingkv.results import NOT_STORED
@@ -40,6 +43,14 @@ def test_a_question_about_several_names_recalls_a_sentence_for_each() -> None:
     hits = [hit(0, "odd-spoon is 5"), hit(1, "red-door is 6", 0.9), hit(2, "blue-gate is 7", 0.8)]
     first, *_ = ways(hits, names_in("what are odd-spoon and blue-gate?"))
     assert first.mode == "ground" and first.hits[:2] == (hits[0], hits[2])
+
+
+def test_a_list_is_read_from_stored_kv_and_a_chain_is_read_again() -> None:
+    hits, names = (hit(0, "odd-spoon is 5"), hit(1, "odd-spoon is 6")), names_in("all of odd-spoon?")
+    first, second = ways_for_all(Named(hits, names, 2))
+    assert (first.mode, first.hits, first.grown) == ("kv", hits, False)
+    assert (second.mode, second.hits, second.grown) == ("ground", hits, False)
+    assert [way.mode for way in ways_for_all(Named(hits, names, 2, is_chain=True))] == ["ground"]
 
 
 def test_near_ties_are_read_together_up_to_a_limit() -> None:
@@ -76,10 +87,76 @@ def test_what_does_not_convince_is_not_answered_and_recharges_nothing(
 
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=TEXT)
-        monkeypatch.setattr(livingkv.asking, "ways", noted)
+        monkeypatch.setattr(livingkv.auto_answer, "ways", noted)
         monkeypatch.setattr(livingkv.asking, "CONFIDENT", 2.0)
         answer = memory.ask("What is the code of door 17?", max_tokens=6)
         assert memory._home.store().hottest(5) == []
     assert [way.mode for way in tried] == ["kv", "ground", "ground", "ground"]
     assert answer.answer == NOT_STORED and not answer.confident and answer.mode == "extract"
     assert answer.evidence and "does not follow" in answer.reason
+
+
+LISTS = TEXT + b"The other code of door 17 is 4711.\n\n"
+
+
+def test_a_list_is_answered_from_every_sentence_with_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("doors", text=LISTS)
+        monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+        answer = memory.ask("What are all the codes of door 17?", max_tokens=4)
+    assert answer.mode == "kv" and "all 3 sentences with 17" in answer.reason
+    assert {text for found in answer.evidence for text in ("1119", "4711", "room 17") if text in found.text} == {
+        "1119",
+        "4711",
+        "room 17",
+    }
+
+
+def test_what_asks_about_everything_is_attended_whole_and_never_sure(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Memory.open(tmp_path / "s", model=MODEL, settings=replace(SETTINGS, window_tokens=128)) as memory:
+        memory.ingest("doors", text=TEXT[:2500])
+        answer = memory.ask("What are the 3 most common words?", max_tokens=4, on_text=told.append)
+        assert memory._home.store().hottest(5) == []
+    assert answer.mode == "exact" and not answer.confident and 0.0 <= answer.confidence < 0.5
+    assert answer.reused_tokens > 600 and told == [answer.answer] and answer.answer != NOT_STORED
+    assert "the whole session was attended" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "n_copies", "reason"),
+    [(0.0, 1, "exact_limit_s is 0"), (1e-6, 1, "it would take up to"), (60.0, 3, "more than the 2,048")],
+)
+def test_what_mode_exact_may_not_be_used_for_is_said(
+    tmp_path: Path, limit_s: float, n_copies: int, reason: str
+) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=replace(SETTINGS, exact_limit_s=limit_s)) as memory:
+        memory.ingest("doors", text=TEXT * n_copies if n_copies > 1 else TEXT[:2500])
+        answer = memory.ask("How many doors are there in all?", max_tokens=4)
+    assert answer.answer == NOT_STORED and not answer.confident and answer.evidence
+    assert "recall of passages cannot answer; mode exact would" in answer.reason and reason in answer.reason
+
+
+def test_one_of_several_sessions_has_to_be_named(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("doors", text=TEXT[:2500])
+        memory.ingest("doors", text=TEXT[:1200], session="other", kv=False)
+        answer = memory.ask("How many doors are there in all?", max_tokens=4)
+        assert answer.answer == NOT_STORED and "one session has to be named" in answer.reason
+        assert memory.ask("How many doors are there in all?", session="default", max_tokens=4).mode == "exact"
+        answer = memory.ask("How many doors are there in all?", session="other", max_tokens=4)
+    assert answer.answer == NOT_STORED and "keeps no KV" in answer.reason
+
+
+def test_names_held_by_more_than_the_budget_are_about_everything(tmp_path: Path) -> None:
+    text = "".join(f"Ida Mercer opened door {i}.\n\n" for i in range(20)).encode()
+    with Memory.open(tmp_path / "s", model=MODEL, settings=replace(SETTINGS, recall_tokens=64)) as memory:
+        memory.ingest("doors", text=text)
+        answer = memory.ask("List all the doors that Ida Mercer opened", max_tokens=4)
+    assert answer.mode == "exact" and "about Ida Mercer" in answer.reason
+
+
+@pytest.mark.parametrize("limit", [-1, True, "60", 1e9, float("nan")])
+def test_the_limit_of_exact_is_checked(limit: float) -> None:
+    with pytest.raises(InputError, match="exact_limit_s"):
+        Settings(exact_limit_s=limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from livingkv.question import asks_about_all, names_held, names_in
+from livingkv.question import asks_about_all, held_names, identifiers_in, names_held, names_in, with_list_request
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,16 @@ def test_without_names_nothing_is_missing() -> None:
         ("Wie viele Leute kamen?", True),
         ("Combien d'enfants y a-t-il ?", True),
         ("会议有多少人?", True),
+        ("What are all the special magic numbers for odd-spoon?", True),
+        ("Find all variables that are assigned the value 12345.", True),
+        ("What are the 10 most common words in the list?", True),
+        ("Welches Wort kommt am häufigsten vor?", True),
+        ("Перечисли всех гостей", True),
+        ("すべての鍵を挙げて", True),
+        ("Could you list every door?", True),
+        ("What is the name of the list of all doors?", False),
+        ("Is it true that all doors are red?", False),
+        ("When did he find the key after all?", False),
         ("How old is Ann?", False),
         ("What did they list?", False),
         ("Which door is red?", False),
@@ -62,3 +72,17 @@ def test_without_names_nothing_is_missing() -> None:
 )
 def test_questions_about_everything_are_recognised(question: str, about_all: bool) -> None:
     assert asks_about_all(question) is about_all
+
+
+def test_names_of_a_sentence_and_identifiers_in_it() -> None:
+    names = names_in("And Ida Mercer in Graz?")
+    assert held_names(names, "Ida Mercer sings.") == {names[0]}
+    assert held_names(names, "Ida sings in Graz.") == {names[1]}
+    found = identifiers_in("VAR FGHIJ = VAR abcDe, see ref-14 of Graz and I.")
+    assert [name.words for name in found] == [("VAR",), ("FGHIJ",), ("VAR",), ("abcDe",), ("ref-14",)]
+
+
+def test_a_list_is_asked_for_alone_where_the_question_is_english() -> None:
+    assert with_list_request("Name all doors.") == "Name all doors. Answer with the list alone."
+    for other in ("How many doors are there?", "Nenne alle Türen.", "Which door is red?"):
+        assert with_list_request(other) == other

@@ -9,6 +9,7 @@ from time import perf_counter, sleep
 import pytest
 
 import livingkv.asking
+import livingkv.auto_answer
 from livingkv import Memory, Settings
 from livingkv.auto import Way
 from livingkv.codec import page_bytes
@@ -75,7 +76,7 @@ def stands_out(hits: Sequence[Judged], names: tuple[str, ...]) -> Iterator[Way]:
 def test_pages_are_given_up_where_the_disk_is_slower_than_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
-    monkeypatch.setattr(livingkv.asking, "ways", stands_out)
+    monkeypatch.setattr(livingkv.auto_answer, "ways", stands_out)
     monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=TEXT)

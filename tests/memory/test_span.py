@@ -21,8 +21,14 @@ WINDOW = 512
 TEXT = "".join(f"The code of door {i} is {1000 + i * 7}. Nobody remembers room {i}.\n\n" for i in range(60)).encode()
 
 
-def settings(span_tokens: int | None = None) -> Settings:
-    return Settings(window_tokens=WINDOW, block_tokens=64, commit_tokens=192, codec="lossless", span_tokens=span_tokens)
+def settings(span_tokens: int | None = None, block_tokens: int = 64) -> Settings:
+    return Settings(
+        window_tokens=WINDOW,
+        block_tokens=block_tokens,
+        commit_tokens=192,
+        codec="lossless",
+        span_tokens=span_tokens,
+    )
 
 
 def look(path: Path, wish: Settings) -> LookBack:
@@ -78,8 +84,19 @@ def repaired(path: Path, wish: Settings) -> float:
 
 
 @pytest.mark.parametrize("span", [64, 128])
-def test_a_document_longer_than_its_span_is_repaired_as_it_was_read(tmp_path: Path, span: int) -> None:
-    assert repaired(tmp_path / "s", settings(span)) < 2e-3
+@pytest.mark.parametrize("block", [64, 4096])
+def test_a_document_longer_than_its_span_is_repaired_as_it_was_read(tmp_path: Path, span: int, block: int) -> None:
+    assert repaired(tmp_path / "s", settings(span, block)) < 2e-3
+
+
+def test_what_is_stored_of_a_document_does_not_depend_on_the_block(tmp_path: Path) -> None:
+    stored = []
+    for block in (64, 128, 4096):
+        with Memory.open(tmp_path / str(block), model=MODEL, settings=settings(64, block)) as memory:
+            memory.ingest("doors", text=TEXT)
+            stored.append(decoded(memory, "default"))
+    for kv in stored[1:]:
+        assert max(float((one - two).abs().max()) for one, two in zip(kv, stored[0], strict=True)) < 2e-3
 
 
 @pytest.mark.parametrize("wrong", [0, 65, -64, True, "128", 1.5])

@@ -1,0 +1,140 @@
+"""Mode auto at work: one way of reading after the other until an answer convinces, all that a name is held by, or all.
+
+Knows the order of steps and what each hands on; which ways there are is said by auto.py, what an answer is worth by
+confidence.py. Changes nothing durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from livingkv.asking import Asking
+from livingkv.auto import Way, ways, ways_for_all
+from livingkv.checking import unfitted_confidence
+from livingkv.errors import RecordDamaged
+from livingkv.exact_cost import against_exact
+from livingkv.modes import question_ids
+from livingkv.naming import Named, named_sentences
+from livingkv.passages import Judged, Passage
+from livingkv.question import Name, asks_about_all, asks_what_is_frequent, is_small_number, names_in, with_list_request
+from livingkv.reading_cost import Span, slow_pages
+from livingkv.recall import Probed, attend_sinks, sentences_with
+from livingkv.results import NOT_STORED, Answer, Mode
+from livingkv.sampling import Sampling
+
+_OVER_ALL = "it asks about all that is stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """One question in mode auto, probed and judged. `max_tokens`, `sampling` and `stop` are those of the answer."""
+
+    asking: Asking
+    probed: Probed
+    judged: Sequence[Judged]
+    max_tokens: int
+    sampling: Sampling
+    stop: Sequence[str] = ()
+
+    def answer(self) -> Answer:
+        """The first answer that convinces, else an abstention that tells of the best.
+
+        A question that wants all there is about a name is answered from every sentence that holds it. One about
+        everything at once goes to mode exact, where one session is meant and this machine can afford it.
+        """
+        question = self.asking.question
+        names = names_in(question)
+        if not asks_about_all(question):
+            return self._tried(ways(self.judged, names))
+        n_is_no_name = asks_what_is_frequent(question) and all(is_small_number(name) for name in names)
+        if n_is_no_name or not names:
+            return self._over_all(_OVER_ALL)
+        named = self._named(names)
+        if named is None:
+            return self._tried(ways(self.judged, names))
+        if not named.is_whole:
+            n = f"{named.n_found} sentences and more"
+            return self._over_all(f"{_OVER_ALL} about {_spelled(named.names)}, {n} than recall_tokens hold")
+        self.asking.listed = named.names
+        self.asking.said = with_list_request(question)
+        return self._tried(chain(ways_for_all(named), ways(self.judged, names)))
+
+    def _named(self, names: Sequence[Name]) -> Named | None:
+        home, question, sessions = self.asking.home, self.asking.question, self.probed.sessions
+        store, index = home.store(), home.index.current()
+        return named_sentences(
+            names,
+            self.judged,
+            lambda words, limit: sentences_with(store, index, question, words, sessions, limit),
+            home.settings.recall_tokens,
+        )
+
+    def _tried(self, plan: Iterator[Way]) -> Answer:
+        asking, tried = self.asking, list[Answer]()
+        for way in plan:
+            passages = asking.passages(way.hits, grown=way.grown)
+            mode, reason = self._affordable(way, passages)
+            answer = self._read(mode, passages, reason)
+            if answer.confident:
+                return self._timed(answer)
+            tried.append(answer)
+        if not tried:
+            return self._abstain("nothing stored shares enough with the question")
+        best = max(tried, key=lambda answer: answer.confidence)
+        doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
+        return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
+
+    def _affordable(self, way: Way, passages: Sequence[Passage]) -> tuple[Mode, str]:
+        """The way's mode and reason; ground in the place of kv where the disk is slower than the model."""
+        spans = [Span(self.probed.session(each.session_id), each.token_lo, each.token_hi) for each in passages]
+        slow = slow_pages(self.asking.engine, self.asking.kv, spans) if way.mode == "kv" else None
+        return (way.mode, way.reason) if slow is None else ("ground", f"one passage stands out; {slow.reason}")
+
+    def _over_all(self, why: str) -> Answer:
+        """What mode exact says, its confidence low; where it may not be used, an abstention that says which would."""
+        against = self._against_exact()
+        if against is None:
+            try:
+                return self._exact(why)
+            except RecordDamaged as error:
+                against = str(error)
+        return self._abstain(f"{why}, which recall of passages cannot answer; mode exact would, but {against}")
+
+    def _against_exact(self) -> str | None:
+        asking, sessions = self.asking, self.probed.sessions
+        if len(sessions) != 1:
+            return "one session has to be named for it"
+        scratch = attend_sinks(asking.engine, asking.kv, sessions[0], asking.home.n_sinks, 1)
+        n_asked = len(question_ids(asking.engine, asking.question)) + self.max_tokens
+        settings = asking.home.settings
+        try:
+            return against_exact(
+                asking.engine, asking.kv, sessions[0], scratch, settings, n_asked, n_passes=self.max_tokens
+            )
+        except RecordDamaged as error:
+            return str(error)
+
+    def _exact(self, why: str) -> Answer:
+        asking, session = self.asking, self.probed.sessions[0]
+        answer = self._read("exact", [], f"{why}: the whole session was attended, and no passage can confirm it")
+        text = asking.home.store().text(session.session_id).decode("utf-8", "replace")
+        sure = unfitted_confidence(answer.answer, asking.question, text, asking.log_probabilities)
+        return self._timed(replace(answer, confidence=sure))
+
+    def _read(self, mode: Mode, passages: list[Passage], reason: str) -> Answer:
+        return self.asking.read(mode, self.probed, passages, self.max_tokens, self.sampling, self.stop, None, reason)
+
+    def _abstain(self, reason: str) -> Answer:
+        return self.asking.abstain(self.probed, self.asking.passages(self.judged[:1]), reason)
+
+    def _timed(self, answer: Answer) -> Answer:
+        """Nobody has seen a token before the answer was checked."""
+        clock = self.asking.clock
+        clock.first_token = clock.lap()
+        return replace(answer, timings_ms=clock.timings())
+
+
+def _spelled(names: Sequence[Name]) -> str:
+    return ", ".join(" ".join(name.words) for name in names)
