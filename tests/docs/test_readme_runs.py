@@ -46,6 +46,11 @@ def test_the_shell_lines_of_the_first_use_run(
             continue
         verb = words.index("livingkv")
         before, argv = words[:verb], words[verb + 1 :]
+        if argv[0] == "serve" or argv[:2] == [
+            "keys",
+            "revoke",
+        ]:  # tests/server has them: one does not end, one needs an id
+            continue
         stdin = piped_text(before[:-1]) if before else b""
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         code = run(typer.main.get_group(app), argv)
