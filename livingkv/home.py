@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from livingkv.codec import page_bytes
+from livingkv.conversation_mark import is_conversation
 from livingkv.describing import tier_stats
 from livingkv.errors import (
     InputError,
@@ -94,11 +95,13 @@ class Home(StoreAndModel):
 
     def known_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow | None:
         """The session called `name`, None if there is none yet. Raises InputError if it keeps KV though `kv` is
-        False, or is in the clear though `encrypt` is True."""
+        False, is in the clear though `encrypt` is True, or is a conversation of the service."""
         try:
             row = self.store().session(name)
         except (SessionNotFound, StoreNotFound):
             return None
+        if is_conversation(self.store(), row.session_id):
+            raise InputError("session", repr(name), "it is a conversation of the service: go on there, or name another")
         if not kv and not row.text_only:
             raise InputError("text-only", f"session {name!r}, which keeps KV", "leave it out, or name a new session")
         if encrypt and not row.encrypted:

@@ -48,7 +48,7 @@ class Completion:
         max_tokens = self.limits.room_for_reply(len(ids), self.asked.wish.max_tokens)
         hot = self.engine.hot_window(self.settings, len(self.engine.words.framing.prologue))
         self.emit(Began(len(ids), 0, 0, None))
-        reading = Reading(self.engine, self.settings.block_tokens, self.counters)
+        reading = Reading(self.engine, self.settings, self.counters)
         logits = yield from reading.read(ids, hot)
         replying = Replying(self.engine, self.texts, replace(self.asked.wish, max_tokens=max_tokens), self.emit)
         yield from replying.follow(reading.generate(logits, hot, replying.sampler, max_tokens))

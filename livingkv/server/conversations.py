@@ -11,12 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from livingkv.conversation_mark import is_conversation
 from livingkv.errors import RecordDamaged, SessionNotFound, StoreError
 from livingkv.server.segments import Common, Segment, chain, common_part, joined
 from livingkv.store import SessionRow, Store
-
-SOURCE, DIGEST = "conversation", "openai"
-"""Source of everything in a conversation of the service. No document's digest looks like this one."""
 
 _CANDIDATES = 4
 
@@ -43,7 +41,7 @@ class Conversations:
         self._at: dict[bytes, dict[int, None]] = {}  # digest of a beginning: sessions that begin so, newest last
         self._chains: dict[int, list[bytes]] = {}
         for row in store.sessions() if store is not None else ():
-            if store is not None and is_conversation(store, row):
+            if store is not None and is_conversation(store, row.session_id):
                 self.note(store, row)
 
     def __len__(self) -> int:
@@ -97,11 +95,6 @@ class Conversations:
 def scope_of(session: str) -> str:
     """Whose a session is: the part of its name before the last slash."""
     return session.rpartition("/")[0]
-
-
-def is_conversation(store: Store, row: SessionRow) -> bool:
-    """True for a session that the service made of messages."""
-    return row.n_tokens > 0 and store.source(row.session_id, SOURCE, DIGEST) is not None
 
 
 def stored_segments(store: Store, row: SessionRow) -> list[Segment]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from livingkv.engine import Engine
 from livingkv.sampling import Sampler
 from livingkv.server.counters import Counters
+from livingkv.settings import Settings
 from livingkv.store import TokenIds
 from livingkv.workspace import AttentionState
 
@@ -21,10 +22,10 @@ from livingkv.workspace import AttentionState
 class Reading:
     """The forward passes of one request. `n_prefilled`: tokens of the prompt that really went through the model."""
 
-    def __init__(self, engine: Engine, block_tokens: int, counters: Counters) -> None:
+    def __init__(self, engine: Engine, settings: Settings, counters: Counters) -> None:
         self.n_prefilled = 0
         self._engine = engine
-        self._block_tokens = block_tokens
+        self._block_tokens = settings.pass_tokens(settings.conversation, on_gpu=engine.model.device.type == "cuda")
         self._counters = counters
 
     def read(self, token_ids: TokenIds, state: AttentionState) -> Generator[None, None, Tensor]:

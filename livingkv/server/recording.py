@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from livingkv.conversation_mark import DIGEST, SOURCE
 from livingkv.framing import Words
 from livingkv.generation import Generated
-from livingkv.server.conversations import DIGEST, SOURCE
 from livingkv.server.rendering import records
 from livingkv.server.segments import Segment
 from livingkv.settings import PAGE_TOKENS

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from livingkv.conversation_mark import is_conversation
 from livingkv.errors import InputError, SessionNotFound, StoreNotFound
 from livingkv.home import Home
 from livingkv.models import LoadedModel
-from livingkv.server.conversations import Conversations, is_conversation
+from livingkv.server.conversations import Conversations
 from livingkv.server.keys import TENANT
 from livingkv.server.rendering import ChatTemplate
 from livingkv.server.token_texts import TokenTexts
@@ -37,7 +38,7 @@ class Tenant:
             row = self.home.store().session(name)
         except (SessionNotFound, StoreNotFound):
             return None
-        if row.n_tokens and not is_conversation(self.home.store(), row):
+        if row.n_tokens and not is_conversation(self.home.store(), row.session_id):
             raise InputError("session", repr(name), "one that no document was ingested into is allowed: name another")
         return row
 

@@ -94,7 +94,7 @@ class Turn:
             name = place.goes_on.session.name if place.goes_on else self._new_name()
             self._emit(Began(place.n_prompt, n_cached, hot.n_attended, name))
             self._counters.cached_tokens.inc(n_cached)
-            reading = Reading(self._home.engine(), self._home.settings.block_tokens, self._counters)
+            reading = Reading(self._home.engine(), self._home.settings, self._counters)
             logits = yield from reading.read(place.unread(n_cached), hot)
             wish = replace(self._asked.wish, max_tokens=max_tokens)
             replying = Replying(self._home.engine(), self._tenant.texts, wish, self._emit)

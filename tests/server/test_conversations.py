@@ -34,7 +34,7 @@ def test_a_restarted_service_answers_as_one_that_never_stopped(tmp_path: Path) -
         whole.append(said(served.chat(HELLO, first, "And the key?", whole[0], "Why?", max_tokens=32)))
     with serving(tmp_path / "other") as served:
         assert said(served.chat(HELLO)) == first
-    parts = []
+    parts: list[str] = []
     for texts in ([], ["Why?"]):
         with serving(tmp_path / "other") as served:
             parts.append(said(served.chat(HELLO, first, "And the key?", *parts, *texts, max_tokens=32)))
