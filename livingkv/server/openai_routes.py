@@ -6,6 +6,7 @@ Knows bodies and answers; how a turn is made is the service's.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -66,7 +67,7 @@ def _add_chat(router: APIRouter, service: Service) -> None:
         tools = () if body.tool_choice == "none" else tuple(tool.model_dump() for tool in body.tools or ())
         asked = TurnRequest(
             messages=tuple(message.plain() for message in body.messages),
-            wish=_wish(service, body, body.max_completion_tokens, body.n_likeliest, with_tools=bool(tools)),
+            wish=_wish(service, body, body.max_completion_tokens, body.n_likeliest, _names(tools)),
             tools=tools,
             user=owner.user,
             session=owner.session,
@@ -135,15 +136,23 @@ def _inputs(body: EmbeddingBody) -> tuple[str | tuple[int, ...], ...]:
     return tuple(each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int))
 
 
+def _names(tools: Sequence[Any]) -> frozenset[str] | None:
+    return frozenset(str(tool["function"]["name"]) for tool in tools) if tools else None
+
+
 def _wish(
-    service: Service, body: Generation, max_tokens: int | None, n_likeliest: int | None, *, with_tools: bool = False
+    service: Service,
+    body: Generation,
+    max_tokens: int | None,
+    n_likeliest: int | None,
+    tools: frozenset[str] | None = None,
 ) -> Wish:
     options = service.options
     wanted = max_tokens or body.max_tokens or min(options.default_new_tokens, options.max_new_tokens)
     if wanted > options.max_new_tokens:
         allowed = f"max_tokens: got {wanted}; at most {options.max_new_tokens} are allowed"
         raise ApiError(400, allowed, param="max_tokens")
-    return Wish(wanted, body.sampling(), body.stops, n_likeliest, with_tools)
+    return Wish(wanted, body.sampling(), body.stops, n_likeliest, tools)
 
 
 def _check_model(service: Service, model: str | None) -> None:

@@ -18,13 +18,14 @@ from livingkv.server.tool_calls import TOOL_CALL, ToolCall, parse_reply
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How a reply is to be generated. n_likeliest: None for no logprobs. with_tools: calls in it are taken out."""
+    """How a reply is to be generated. n_likeliest: None for no logprobs. tools: names of those that may be
+    called; None, and nothing in the reply is taken for a call."""
 
     max_tokens: int
     sampling: Sampling
     stop: tuple[str, ...] = ()
     n_likeliest: int | None = None
-    with_tools: bool = False
+    tools: frozenset[str] | None = None
 
 
 class Replying:
@@ -37,6 +38,7 @@ class Replying:
         self._emit = emit
         self._collecting = Collecting(engine.words.stream(), wish.stop)
         self._held = ""  # text that may be, or become, a tool call
+        self._has_told = False
         self._tokens: list[TokenLogprob] = []
 
     def follow(self, tokens: Iterator[int]) -> Iterator[None]:
@@ -55,8 +57,8 @@ class Replying:
         self._tell(self._collecting.rest())
         generated = self._collecting.generated(self._wish.max_tokens)
         finish: Finish = generated.finish
-        spoken = parse_reply(self._held)
-        calls = spoken.calls if self._wish.with_tools and generated.finish == "stop" else ()
+        spoken = parse_reply(self._held, () if self._has_told else self._wish.tools or ())
+        calls = spoken.calls if self._wish.tools is not None and generated.finish == "stop" else ()
         rest = spoken.content if calls else self._held
         if calls:
             finish = "tool_calls"
@@ -65,8 +67,10 @@ class Replying:
 
     def _tell(self, certain: str) -> None:
         self._held += certain
-        if not self._wish.with_tools:
+        if self._wish.tools is None:
             told = len(self._held)
+        elif not self._has_told and self._held.lstrip()[:1] in ("", "{"):
+            told = 0  # all of it may be a call without tags
         elif (call := self._held.find(TOOL_CALL)) >= 0:
             told = len(self._held[:call].rstrip())
         else:
@@ -78,6 +82,7 @@ class Replying:
     def _send(self, text: str) -> None:
         tokens, self._tokens = tuple(self._tokens), []
         if text or tokens:
+            self._has_told = self._has_told or bool(text)
             self._emit(Wrote(text, tokens))
 
     def _logprob(self, token: int) -> TokenLogprob:

@@ -1,5 +1,6 @@
 """Tool calls in what a model wrote: `<tool_call>` with JSON in it, as Hermes and Qwen templates ask for.
 
+Small models leave the tags away: a reply that is nothing but the JSON of a call is one, too, if it names a known tool.
 Knows text; knows no tokens and no requests. What is no whole, well-formed call stays text.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 TOOL_CALL = "<tool_call>"
@@ -29,10 +31,12 @@ class Spoken:
     calls: tuple[ToolCall, ...]
 
 
-def parse_reply(text: str) -> Spoken:
-    """The text with its well-formed calls taken out; where one is not well-formed, all of it is text."""
+def parse_reply(text: str, tools: Collection[str] = ()) -> Spoken:
+    """The text with its well-formed calls taken out; where one is not well-formed, all of it is text. `tools` may be
+    called without tags."""
     if TOOL_CALL not in text:
-        return Spoken(text, ())
+        bare = bare_call(text)
+        return Spoken("", (bare,)) if bare is not None and bare.name in tools else Spoken(text, ())
     calls = []
     for found in _CALL.finditer(text):
         call = _call_of(found[1])
@@ -47,16 +51,24 @@ def parse_reply(text: str) -> Spoken:
 
 def canonical(text: str) -> str:
     """A reply in one form, however its JSON was spaced: what a client sends back is compared in this form."""
-    spoken = parse_reply(text)
+    bare = bare_call(text)
+    spoken = parse_reply(text, (bare.name,) if bare is not None else ())
     return json.dumps(
         [spoken.content.strip(), [[call.name, _sorted(call.arguments)] for call in spoken.calls]], sort_keys=True
     )
+
+
+def bare_call(text: str) -> ToolCall | None:
+    """The call that a text is, without tags; None where it is anything else."""
+    return _call_of(text) if text.lstrip().startswith("{") else None
 
 
 def _call_of(text: str) -> ToolCall | None:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict):
         return None
     name, arguments = call.get("name"), call.get("arguments", call.get("parameters", {}))
     if not isinstance(name, str) or not name:

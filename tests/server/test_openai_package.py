@@ -131,6 +131,18 @@ def test_a_streamed_tool_call(client: OpenAI, served: Served, monkeypatch: pytes
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("text", ['{"name": "weather", "arguments": {"city": "Graz"}}', '{"city": "Graz"}'])
+def test_a_call_without_tags(client: OpenAI, served: Served, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    scripted(monkeypatch, text)
+    stream = client.chat.completions.create(
+        model="tiny", messages=hello("W?"), tools=[WEATHER], max_tokens=200, stream=True, user=served.user
+    )
+    chunks = list(stream)
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert (len(calls), said) == ((1, "") if "weather" in text else (0, text))
+
+
 def test_a_tool_call_that_is_cut_short_is_text(client: OpenAI, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, CALL)
     n_tokens = 30

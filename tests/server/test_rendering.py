@@ -145,6 +145,14 @@ def test_calls_in_a_reply(text: str, content: str, calls: int) -> None:
     assert (spoken.content, len(spoken.calls)) == (content, calls)
 
 
+def test_a_call_without_tags_is_one_where_it_names_a_tool() -> None:
+    bare = '{"name": "look", "arguments": {"at": "sea"}}'
+    assert parse_reply(bare, {"look"}) == parse_reply(f"<tool_call>\n{bare}\n</tool_call>")
+    assert parse_reply(bare, {"other"}).content == bare and parse_reply(f"So: {bare}", {"look"}).calls == ()
+    assert canonical(bare) == canonical(f"<tool_call>{bare}</tool_call>")
+    assert canonical("{1") != canonical("[1]") != canonical('{"name": 1}')
+
+
 def test_a_reply_is_the_same_however_its_json_is_spaced() -> None:
     one = 'Hm. <tool_call>{"name": "a", "arguments": {"x": 1, "y": "ü"}}</tool_call>'
     other = 'Hm.\n<tool_call>\n{"arguments": {"y": "\\u00fc",  "x": 1}, "name": "a"}\n</tool_call>'
