@@ -15,6 +15,7 @@ from livingkv.errors import (
     SessionExists,
     SessionNotFound,
     StoreFull,
+    StoreLocked,
     StoreNotFound,
 )
 
@@ -68,6 +69,9 @@ def api_error(error: LivingKVError) -> ApiError:
         return ApiError(400, str(error), param=error.field)
     if isinstance(error, StoreFull):
         return ApiError(507, "there is no disk space left; what was stored stands", code="storage_full")
+    if isinstance(error, StoreLocked):
+        told = "another process writes to the store: try again when it has finished"
+        return ApiError(503, told, code="store_locked", retry_after_s=RETRY_AFTER_S)
     if isinstance(error, KeyMissing):
         return ApiError(409, "the session is encrypted and its key is not at hand", code="key_missing")
     return ApiError(500, f"{type(error).__name__}: the store or the model failed; the log says more", code="internal")

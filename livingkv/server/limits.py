@@ -39,10 +39,13 @@ class TurnLimits:
             )
         return min(room, max_tokens)
 
-    def check_room(self, tenant: Tenant) -> None:
-        """Raise ApiError where the tenant may not store more."""
+    def check_sessions(self, tenant: Tenant) -> None:
+        """Raise ApiError where the tenant may not have one more session."""
         if len(tenant.conversations) >= self.max_sessions:
             raise ApiError(507, f"{self.max_sessions} sessions are stored: forget some", code="too_many_sessions")
+
+    def check_bytes(self, tenant: Tenant) -> None:
+        """Raise ApiError where the tenant may not store more."""
         if self.max_tenant_bytes is not None and tenant.home.has_store:
             size = tenant.home.store().stats().size_bytes
             if size >= self.max_tenant_bytes:

@@ -84,10 +84,12 @@ class Turn:
         """Run the turn, pausing often. Closed before its end it leaves the store as it was."""
         with ExitStack() as undo:
             if self._asked.is_kept:
-                self._limits.check_room(self._tenant)
+                self._limits.check_bytes(self._tenant)
             place = yield from self._placed(undo)
             max_tokens = self._limits.room_for_reply(place.n_prompt, self._asked.wish.max_tokens)
             if self._asked.is_kept:
+                if place.goes_on is None:
+                    self._limits.check_sessions(self._tenant)
                 self._home.writable_store()
             window = self._window(place, undo)
             hot, n_cached = window.hot, window.hot.n_tokens

@@ -16,6 +16,7 @@ from livingkv.server.api_errors import ApiError
 from livingkv.server.keys import KeyRing, make_key, read_keys, revoke_key
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.store import Store
 from tests.server.serving import CHAT, Served, cached, said, serving, talk
 
 HELLO = "The marker of anna is AQUAMARINE-7. " * 6
@@ -188,11 +189,23 @@ def test_a_rate_is_kept_for_each_key() -> None:
 @pytest.mark.slow
 def test_limits_of_a_tenant(tmp_path: Path) -> None:
     with serving(tmp_path / "stores", max_sessions=1, requests_per_minute=4) as served:
-        assert served.post({"messages": talk("One.")}).status_code == 200
+        first = served.chat("One.")
+        assert served.chat("One.", said(first), "More.")["livingkv"]["session"] == first["livingkv"]["session"]
         refused = served.post({"messages": talk("Two.")})
         assert refused.status_code == 507 and refused.json()["error"]["code"] == "too_many_sessions"
-        codes = [served.post({"messages": talk("Two.")}).status_code for _ in range(4)]
+        codes = [served.post({"messages": talk("Two.")}).status_code for _ in range(3)]
         assert codes[-1] == 429
+
+
+@pytest.mark.slow
+def test_a_tenant_that_is_full_and_a_store_in_use_are_told(tmp_path: Path) -> None:
+    with serving(tmp_path / "stores", max_tenant_bytes=1 << 20) as served:
+        while (answer := served.post({"messages": talk("Word. " * 250)})).status_code == 200:
+            pass
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "tenant_full")
+    with serving(tmp_path / "stores") as served, Store.open(tmp_path / "stores" / "default", mode="write"):
+        answer = served.post({"messages": talk("Hi.")})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_locked")
 
 
 def test_the_log_says_nothing_of_what_was_said(served: Served, caplog: pytest.LogCaptureFixture) -> None:
