@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +14,9 @@ import pytest
 
 from livingkv.memory import Memory
 from tests.server.serving import CHAT, cached, said, talk
+from tests.server.serving_process import CODE, process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-
-CODE = "from livingkv.cli import main; main()"
-
-
-@contextmanager
-def process(folder: Path, model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    """`livingkv serve` on a free port, ready."""
-    argv = [sys.executable, "-c", CODE, "serve", str(folder), "--model", str(model), "--port", "0", *options]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}) as made:
-        assert made.stderr is not None
-        for line in made.stderr:
-            if line.startswith("livingkv: "):
-                break
-        else:
-            raise AssertionError(f"it ended with {made.wait()}")
-        url = line.rpartition(" ")[2].strip().removesuffix("/v1")
-        try:
-            with httpx.Client(base_url=url, timeout=60) as client:
-                yield made, client
-        finally:
-            made.kill()
-            made.stderr.close()
 
 
 def turn(client: httpx.Client, *texts: str, **fields: Any) -> Any:
