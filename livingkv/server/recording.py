@@ -38,7 +38,9 @@ def pieces_segment(token_ids: Sequence[int], pieces: Sequence[str]) -> Segment:
 
 def kept_of(words: Words, generated: Generated) -> tuple[int, list[int]]:
     """What stays of a reply that was cut before a stop string: how many of its tokens, and tokens for the rest of its
-    text, where the cut is inside of one."""
+    text, where the cut is inside of one. Of a reply without text nothing stays: nobody will send it back."""
+    if not generated.text:
+        return 0, []
     n_kept = n_chars = 0
     for n, piece in enumerate(generated.pieces, 1):
         if n_chars + len(piece) > len(generated.text):

@@ -160,6 +160,15 @@ def test_a_stop_string_is_not_part_of_what_goes_on(served: Served, monkeypatch: 
     assert second["usage"]["prompt_tokens"] - cached(second) < 30
 
 
+def test_a_reply_that_never_became_a_character_is_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, "👍")
+    first = served.chat("Hello.", max_tokens=2)
+    assert said(first) == "" and first["usage"]["completion_tokens"] == 2
+    second = served.chat("Hello.", "", "And now?")
+    assert second["livingkv"]["session"] == first["livingkv"]["session"]
+    assert cached(second) == first["usage"]["prompt_tokens"]
+
+
 def test_a_stop_string_inside_of_a_token(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, "of the end", "Good.")
     first = served.chat("Count.", stop="he", max_tokens=64)

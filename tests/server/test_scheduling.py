@@ -84,7 +84,7 @@ def test_health_answers_while_a_long_prompt_is_read(served: Served, monkeypatch:
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowly(monkeypatch, 0.05)
+    slowly(monkeypatch, 0.15)
     before = served.count("prefilled_tokens_total")
     made = raw_request(
         served, f'{{"messages":[{{"role":"user","content":"{LONG * 2}"}}],"max_tokens":1,"user":"{served.user}-2"}}'
