@@ -14,12 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def circumstances() -> dict[str, Any]:
-    """Commit (None outside of a checkout), machine and versions, for JSON. Imports torch to ask for a GPU."""
+    """Commit, machine and versions, for JSON. Outside of a checkout the commit is what LIVINGKV_COMMIT says, else None.
+    Imports torch to ask for a GPU."""
     import torch
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
-        "commit": _git("rev-parse", "--verify", "--quiet", "HEAD") or None,
+        "commit": _git("rev-parse", "--verify", "--quiet", "HEAD") or os.environ.get("LIVINGKV_COMMIT"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "cpu": _first_field("/proc/cpuinfo", "model name") or platform.processor(),
         "n_cores": len(os.sched_getaffinity(0)),

@@ -55,10 +55,10 @@ def support(answer: str, question: str, names: Sequence[Name], sentences: Sequen
     Words are compared without case, English endings and separators of thousands; function words are left out; in
     scripts without spaces, signs are compared.
     """
-    new = _content(answer) - _content(question)
+    new = content_words(answer) - content_words(question)
     if not new:
         return Support(0.0, 0.0)
-    held = [new & _content(sentence) for sentence in sentences]
+    held = [new & content_words(sentence) for sentence in sentences]
     bound = (len(words) * _nearness(names, one) for words, one in zip(held, sentences, strict=True) if words)
     return Support(len(set().union(*held)) / len(new), max(bound, default=0.0) / len(new))
 
@@ -70,10 +70,10 @@ def list_support(answer: str, question: str, names: Sequence[Name], sentences: S
     `names`: those of the question, and what led on from them. A piece that holds some of them itself is bound only
     beside one of those. The numbers of a numbered list are not looked for.
     """
-    asked, known = _content(question), [_content(sentence) for sentence in sentences]
+    asked, known = content_words(question), [content_words(sentence) for sentence in sentences]
     n_new, n_bound, found = 0, 0.0, 0
     for piece in _pieces(answer):
-        new = _content(piece) - asked
+        new = content_words(piece) - asked
         own = [name for name in names if names_held([name], [piece]) == 1.0] or names
         held = [new & words for words in known]
         bound = (len(words) * _nearness(own, one) for words, one in zip(held, sentences, strict=True) if words)
@@ -102,7 +102,8 @@ def _nearness(names: Sequence[Name], sentence: str) -> float:
     return best if best == 1.0 else best * _PART_OF_A_NAME
 
 
-def _content(text: str) -> set[str]:
+def content_words(text: str) -> set[str]:
+    """The words of a text that say something, without case and English endings; signs in scripts without spaces."""
     plain = _DIGIT_GROUPS.sub("", text)
     found: set[str] = set()
     for match in _WORD.finditer(plain):

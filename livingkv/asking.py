@@ -21,6 +21,7 @@ from livingkv.modes import Prepared, Preparing, question_ids
 from livingkv.passages import Judged, Passage, sentence_passages
 from livingkv.question import Name
 from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, probe
+from livingkv.recency import newest_first
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampler, Sampling
 from livingkv.stored_kv import StoredKV
@@ -49,8 +50,9 @@ class Asking:
     """One question to one memory.
 
     `prefilled_before` is the runner's count of tokens when it was asked; `recalled` are the sentences that the last
-    answer was read from, `signs` what spoke for it, `log_probabilities` those of its tokens. `listed`: the names beside
-    which each piece of an answer has to stand, set where a list is asked for. `said`: what is read as the question.
+    answer was read from, `generated` its tokens, `log_probabilities` theirs, `signs` what spoke for it. `listed`: the
+    names beside which each piece of an answer has to stand, set where a list is asked for. `said`: what is read as the
+    question.
     """
 
     def __init__(self, home: Home, question: str) -> None:
@@ -68,6 +70,7 @@ class Asking:
         self.prefilled_before = self.engine.runner.n_prefilled
         self._n_decoded = 0
         self.recalled: list[int] = []
+        self.generated: Generated | None = None
         self.signs: Signs | None = None
         self._kv: StoredKV | None = None
         self.listed: tuple[Name, ...] | None = None
@@ -98,8 +101,10 @@ class Asking:
         return found
 
     def judge(self, probed: Probed) -> list[Judged]:
-        """The hits as the model ranks them on their stored KV, best first."""
-        return judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
+        """The hits as the model ranks them on their stored KV, best first, and what was said later before what it
+        overrules."""
+        judged = judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
+        return newest_first(self._question, judged)
 
     def passages(self, hits: Sequence[Judged], *, grown: bool = True) -> list[Passage]:
         """The hits as passages within the budget: grown to their neighbours, or each sentence alone."""
@@ -127,6 +132,7 @@ class Asking:
         sampler = Sampler(sampling)
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
         n_prefilled = self.n_prefilled()
+        self.generated = generated
         self.log_probabilities = tuple(sampler.log_probabilities[: len(generated.token_ids)])
         self.recalled = [passage.best.sentence.sentence_id for passage in passages]
         self.signs = self._checked(probed, passages, generated, sampler) if passages else None

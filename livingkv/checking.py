@@ -47,6 +47,7 @@ def signs_of(engine: Engine, without: AttentionState, spoken: Spoken, passages: 
         names = [name for name in names if not is_small_number(name)] or names
     return Signs(
         rest_gain=_within(-1.0, best.rest_gain, 6.0),
+        behind=_within(0.0, best.behind, 3.0),
         names=names_held(names, sentences),
         found=what.found,
         bound=what.bound,

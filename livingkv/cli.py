@@ -56,6 +56,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 AskMode = Literal["auto", "kv", "ground", "extract", "exact"]
+RecallFrom = Literal["all", "session", "off"]
 
 
 def main() -> None:
@@ -198,6 +199,9 @@ def chat(
     top_p: TopP = 1.0,
     seed: Seed = None,
     stop: Stop = None,
+    recall: Annotated[
+        RecallFrom, typer.Option(help="Where a question's answer is looked for besides the newest of the conversation.")
+    ] = "all",
     encrypt: Encrypt = False,
     key_folder: KeyFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a turn, each on one line.")] = False,
@@ -206,7 +210,8 @@ def chat(
     """Talk; every turn is kept before the prompt returns, and a later process resumes.
 
     Standard input is read line by line, also from a pipe: one line is one
-    message. /quit or Ctrl-D ends.
+    message. /quit or Ctrl-D ends. A question is asked of memory first: of all
+    sessions, with --recall session of this one alone, with --recall off not.
 
     \b
     Examples:
@@ -218,7 +223,7 @@ def chat(
     from livingkv.cli_progress import phase_bar
 
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
-    talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop), encrypt=encrypt)
+    talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop), encrypt, recall)
     chosen = chosen_model(model, weights, dual_chunk)
     with open_memory(store, model=chosen, settings=settings, create=True) as memory:
         with phase_bar() as show:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from livingkv.cli_process import say
-from livingkv.cli_render import print_json_line, stream_text, turn_line
+from livingkv.cli_render import print_json_line, recalled_lines, stream_text, turn_line
 from livingkv.errors import QuestionError
-from livingkv.results import to_json
+from livingkv.results import Recall, to_json
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
@@ -32,6 +32,7 @@ class Talk:
     sampling: Sampling | None
     stop: tuple[str, ...]
     encrypt: bool = False
+    recall: Recall = "all"
 
 
 def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
@@ -41,6 +42,7 @@ def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
             message,
             session=talk.session,
             max_tokens=talk.max_tokens,
+            recall=talk.recall,
             encrypt=talk.encrypt,
             sampling=talk.sampling,
             stop=talk.stop,
@@ -51,7 +53,8 @@ def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
         else:
             print(flush=True)
             if sys.stderr is not None and sys.stderr.isatty():
-                say(turn_line(turn))
+                for line in (*recalled_lines(turn), turn_line(turn)):
+                    say(line)
 
 
 def messages(*, prompt_on_stderr: bool) -> Iterator[str]:

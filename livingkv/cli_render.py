@@ -244,6 +244,12 @@ def stream_text(piece: str) -> None:
     sys.stdout.flush()
 
 
+def recalled_lines(turn: Turn) -> list[str]:
+    """What a chat reply was recalled from, one line a passage; none for a reply out of the conversation itself."""
+    places = ((f"{visible(found.source)}, session {visible(found.session)}", found) for found in turn.evidence)
+    return [f"[recalled from {place}, {found.role}: {excerpt(found.text)}]" for place, found in places]
+
+
 def turn_line(turn: Turn) -> str:
     """What is told under a chat reply: turn, mode, tokens and time in one line."""
     sure = "" if turn.confident else ", low confidence"

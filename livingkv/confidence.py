@@ -24,8 +24,8 @@ MOST_LIST_LIFT = 1.5
 """A list of values is the passages' words by its nature. Chosen by hand: no list was among what the weights were fitted
 on."""
 
-_BIAS = -6.77
-_WEIGHTS = {"rest_gain": 0.99, "names": 2.94, "found": 2.87, "bound": 3.78, "lift": -1.78}
+_BIAS = -5.89
+_WEIGHTS = {"rest_gain": 0.57, "behind": -1.87, "names": 2.67, "found": 0.70, "bound": 4.76, "lift": -0.61}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Signs:
 
     rest_gain: nats per question token outside of names that the best recalled hit's stored KV adds to the likelihood of
     the question, -1..6: is it about what is asked, not only about whom?
+    behind: by how much that is less than what another hit adds, 0..3. Where others say far more of what is asked, not
+    of whom, the question is about something that this one does not tell.
     names: the share of the question's names that the recalled passages hold.
     found: the share of what the answer adds to the question that stands in the passages.
     bound: the same in one sentence, together with a name of the question.
@@ -42,6 +44,7 @@ class Signs:
     """
 
     rest_gain: float
+    behind: float
     names: float
     found: float
     bound: float

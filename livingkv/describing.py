@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from livingkv.errors import KeyMissing, RecordDamaged, SentenceForgotten
 from livingkv.passages import Passage
-from livingkv.results import Evidence, Hot, SessionInfo, Stats, TierStats, Timings, Turn
+from livingkv.results import AddedMessages, Answer, Evidence, Hot, SessionInfo, Stats, TierStats, Timings, Turn
 from livingkv.store import SessionRow, Store
 from livingkv.tiers import TierCounts
 
@@ -79,20 +79,39 @@ def hottest_sentences(store: Store, limit: int) -> list[Hot]:
     return found
 
 
-def turn_of(row: SessionRow, answer: str, reused: int, prefilled: int, timings_ms: Timings) -> Turn:
-    """A chat turn that is kept; `row` is its session behind it."""
+def turn_of(
+    row: SessionRow, answer: str, memory: Answer | None, reused: int, prefilled: int, timings_ms: Timings
+) -> Turn:
+    """A chat turn that is kept; `row` is its session behind it, `memory` what was found beside the conversation."""
+    recalled = memory is not None and memory.confident
+    reason = "the conversation goes on from its stored state"
+    if memory is not None:
+        reason = f"recalled: {memory.reason}" if recalled else f"{reason}; memory was asked: {memory.reason}"
     return Turn(
         answer=answer,
-        mode="resume",
-        confident=True,
-        confidence=1.0,
-        evidence=(),
+        mode=memory.mode if memory is not None and recalled else "resume",
+        confident=memory is None or recalled,
+        confidence=1.0 if memory is None else memory.confidence,
+        evidence=memory.evidence if memory is not None and recalled else (),
         n_tokens=row.n_tokens,
-        reused_tokens=reused,
+        reused_tokens=reused + (memory.reused_tokens if memory is not None else 0),
         prefilled_tokens=prefilled,
         timings_ms=timings_ms,
-        reason="the conversation goes on from its stored state",
+        reason=reason,
         turn=row.n_turns,
+    )
+
+
+def added_messages(before: SessionRow, after: SessionRow, n_messages: int, seconds: float) -> AddedMessages:
+    """What was added to a session, of which the rows before and after are given."""
+    return AddedMessages(
+        session=after.name,
+        n_messages=n_messages,
+        n_bytes=after.n_bytes - before.n_bytes,
+        n_tokens=after.n_tokens - before.n_tokens,
+        n_sentences=after.n_sentences - before.n_sentences,
+        turn=after.n_turns,
+        seconds=seconds,
     )
 
 
@@ -107,6 +126,7 @@ def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
             score=passage.best.score if passage.best.gain is None else passage.best.rank_score,
             lexical=passage.best.lexical,
             semantic=passage.best.semantic,
+            role=passage.best.sentence.role,
         )
         for passage in passages
     )

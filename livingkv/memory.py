@@ -7,7 +7,7 @@ Knows the order of the steps; every step lives in its own module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -16,29 +16,36 @@ from typing import Self
 
 from livingkv.asking import Asking, check_ask
 from livingkv.auto_answer import Auto
-from livingkv.describing import session_info, store_stats, turn_of
+from livingkv.conversation import ask_beside, check_recall
+from livingkv.describing import added_messages, session_info, store_stats, turn_of
 from livingkv.extracting import extract
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping
+from livingkv.messages import CHAT, check_messages, read_messages, read_user_message
 from livingkv.model_choice import ModelChoice
 from livingkv.model_fetch import Progress
 from livingkv.models import LoadedModel
 from livingkv.pieces import source_digest, split_pieces
-from livingkv.recall import QUESTION_LEAD
-from livingkv.results import Answer, CheckReport, Ingested, Mode, SessionInfo, Stats, Turn
+from livingkv.results import (
+    AddedMessages,
+    Answer,
+    CheckReport,
+    Ingested,
+    Mode,
+    Recall,
+    SessionInfo,
+    Stats,
+    Turn,
+)
 from livingkv.sampling import Sampler, Sampling
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
 from livingkv.store import SessionRow, check_session_name
-from livingkv.text import split_sentences
 
 OnText = Callable[[str], None]
 OnProgress = Callable[[int, int], None]
-
-CHAT = "chat"
-"""Source name of what is said in a conversation."""
 
 
 class Memory(Keeping):
@@ -172,6 +179,7 @@ class Memory(Keeping):
         *,
         session: str = "default",
         max_tokens: int = 256,
+        recall: Recall = "all",
         encrypt: bool = False,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
@@ -180,31 +188,61 @@ class Memory(Keeping):
         """One turn of a conversation that goes on from the session's stored state; the turn is durable on return.
         encrypt: as for `ingest`.
 
+        A question whose answer the hot window does not hold is asked of memory first (recall: what is older in this
+        session and all others but encrypted ones, or this session alone, or nothing); an answer that convinces becomes
+        the assistant's, given to `on_text` at once, else the model answers from its hot window.
         It ends before a `stop` string, which is kept, having been generated, and is not part of the answer.
-        Raises QuestionError, ModelError or StoreError; the session is unchanged then.
+        Raises QuestionError, InputError, ModelError or StoreError; the session is unchanged then.
         """
         check_ask(message, "resume", max_tokens)
+        check_recall(recall)
         check_session_name(session)
         asking = Asking(self._home, message)
-        engine = asking.engine
+        engine, picking = asking.engine, sampling or Sampling()
         self._home.writable_store()
-        with self._reader(self._home.session_for_writing(session, encrypt=encrypt)) as reader:
+        row = self._home.session_for_writing(session, encrypt=encrypt)
+        beside = ask_beside(self._home, asking, message, row, recall, max_tokens, picking, stop)
+        with self._reader(row) as reader:
             assert reader.hot is not None
-            reused = reader.n_reused
-            if not self._home.at_message_start(reader.session_id):
-                reader.frame(engine.words.encode(QUESTION_LEAD))
-            text = message.encode()
-            user = reader.read_text(text, split_sentences(text), Origin(CHAT, "user"))
+            reused, at_start = reader.n_reused, self._home.at_message_start(reader.session_id)
+            user = read_user_message(reader, message, at_start=at_start)
             logits = reader.open_answer()
             asking.clock.first_token = asking.clock.lap()
-            prefilled = engine.runner.n_prefilled - asking.prefilled_before
-            tokens = engine.runner.generate(logits, reader.hot, Sampler(sampling or Sampling()), max_tokens)
-            generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
+            prefilled = asking.n_prefilled()
+            if beside.words is None:
+                tokens = engine.runner.generate(logits, reader.hot, Sampler(picking), max_tokens)
+                generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
+            else:
+                generated, prefilled = beside.words, prefilled + len(beside.words.token_ids)
+                if on_text is not None:
+                    on_text(generated.text)
             assistant = reader.close_answer(generated, Origin(CHAT, "assistant"))
             self._home.store().append_all([user, assistant])
         self._home.index.feed_if_possible()
+        if beside.words is not None:
+            self._home.note_recall(asking.recalled)
         row = self._home.store().session(session)
-        return turn_of(row, generated.text.strip(), reused, prefilled, asking.clock.timings())
+        return turn_of(row, generated.text.strip(), beside.answer, reused, prefilled, asking.clock.timings())
+
+    def add_messages(
+        self, messages: Iterable[Mapping[str, object]], *, session: str = "default", encrypt: bool = False
+    ) -> AddedMessages:
+        """Read messages of a conversation that took place elsewhere, `{"role": "user" or "assistant", "content": text}`
+        each, oldest first, as turns of the session; nothing is generated. encrypt: as for `ingest`.
+
+        All of them are durable on return, or none is there: they are in memory until then, so that a long history is
+        better added in parts. A second call with the same messages adds them again. Raises InputError, ModelError or
+        StoreError; the session is unchanged then.
+        """
+        started, said = perf_counter(), check_messages(messages)
+        check_session_name(session)
+        self._home.writable_store()
+        before = self._home.session_for_writing(session, encrypt=encrypt)
+        with self._reader(before, document=before.text_only) as reader:
+            at_start = self._home.at_message_start(reader.session_id)
+            self._home.store().append_all(read_messages(reader, said, at_start=at_start))
+        self._home.index.feed_if_possible()
+        return added_messages(before, self._home.store().session(session), len(said), perf_counter() - started)
 
     @contextmanager
     def _reader(self, row: SessionRow, *, document: bool = False) -> Iterator[SessionReader]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from livingkv.line_kinds import is_heading
 from livingkv.store import Sentence
@@ -34,7 +35,8 @@ class Judged:
     """One sentence hit with what the index and the model say about it.
 
     score: the index's fused score. gain: nats per question token that the sentence's stored KV adds to the
-    likelihood of the question; None when no model was asked. rest_gain: the same over the tokens that are in no name.
+    likelihood of the question; None when no model was asked. rest_gain: the same over the tokens that are in no name;
+    behind: by how much that is less than the most of all hits that were judged together, 0 or more.
     coverage: the share of the question's terms that the sentence holds, rare terms counting by their idf.
     salience: how far the index's dense channel lifts the sentence out of all, in standard deviations; 0 where it cannot
     tell.
@@ -47,6 +49,7 @@ class Judged:
     coverage: float
     gain: float | None = None
     rest_gain: float = 0.0
+    behind: float = 0.0
     salience: float = 0.0
 
     @property
@@ -167,5 +170,14 @@ def _same_source(one: Sentence, other: Sentence) -> bool:
 
 def _passage(sentences: Sequence[Sentence], best: Judged) -> Passage:
     first, last = sentences[0], sentences[-1]
-    text = b"".join(sentence.raw for sentence in sentences).decode("utf-8", errors="replace")
+    text = _joined(sentences).decode("utf-8", errors="replace")
     return Passage(first.session_id, first.session, first.source, first.token_lo, last.token_hi, text.strip(), best)
+
+
+def _joined(sentences: Sequence[Sentence]) -> bytes:
+    """Their text; where template tokens stand between two, another message begins, on a line of its own."""
+    text = sentences[0].raw
+    for before, sentence in pairwise(sentences):
+        is_apart = sentence.token_lo > before.token_hi and not before.raw.endswith(b"\n")
+        text += b"\n" * is_apart + sentence.raw
+    return text

@@ -119,7 +119,11 @@ def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_si
     if not candidates:
         return lost
     gains = _gains(engine, kv, probed.session(judged[0].sentence.session_id), candidates, question, n_sinks)
-    ranked = [replace(hit, gain=gain.all, rest_gain=gain.rest) for gain, hit in zip(gains, judged, strict=True)]
+    most = max(gain.rest for gain in gains)
+    ranked = [
+        replace(hit, gain=gain.all, rest_gain=gain.rest, behind=most - gain.rest)
+        for gain, hit in zip(gains, judged, strict=True)
+    ]
     return [*sorted(ranked, key=lambda hit: -hit.rank_score), *lost]
 
 

@@ -14,6 +14,9 @@ NOT_STORED = "Nothing that is stored answers this."
 
 Mode = Literal["auto", "kv", "ground", "extract", "exact", "resume"]
 
+Recall = Literal["all", "session", "off"]
+"""Where a turn of a conversation may recall from: all sessions, what is older in its own, or nowhere."""
+
 
 def to_json(result: Any) -> Any:
     """Any result of this module (or a list of them) as dicts, lists, strings and numbers."""
@@ -38,7 +41,8 @@ class Evidence:
     """One recalled passage. `tokens` is its half-open span [lo, hi) in the session's token stream.
 
     `score` is the one that ranked it (higher is better); `lexical` and `semantic` are the channels' own scores of its
-    best sentence, None where the channel did not find it.
+    best sentence, None where the channel did not find it. `role`: "document", or who said that sentence: "user" or
+    "assistant".
     """
 
     text: str
@@ -48,6 +52,7 @@ class Evidence:
     score: float
     lexical: float | None
     semantic: float | None
+    role: str = "document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Turn(Answer):
-    """What `chat` returns: the answer of a turn that is durable when this object exists."""
+    """What `chat` returns: the answer of a turn that is durable when this object exists.
+
+    mode: "resume" when the model answered from the conversation's hot window, else the mode in which memory answered
+    beside it; then `evidence` says from what. confident: False when memory was asked and had no answer that convinced.
+    `n_tokens` counts those of the session; `reused_tokens` are the stored ones that the turn attends, and those that
+    memory's answer attended.
+    """
 
     turn: int = 0
 
@@ -93,6 +104,19 @@ class Ingested:
     seconds: float
     skipped: bool = False
     n_stale_sentences: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddedMessages:
+    """What `add_messages` read: counts of this call; `turn` is the session's number of turns behind it."""
+
+    session: str
+    n_messages: int
+    n_bytes: int
+    n_tokens: int
+    n_sentences: int
+    turn: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,13 @@ from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv import Memory  # noqa: E402
 from livingkv.asking import Asking  # noqa: E402
 from livingkv.auto import ways  # noqa: E402
-from livingkv.confidence import MOST_LIFT, Signs  # noqa: E402
-from livingkv.generation import Generated  # noqa: E402
-from livingkv.passages import Passage  # noqa: E402
+from livingkv.confidence import MOST_LIFT  # noqa: E402
 from livingkv.question import names_held, names_in  # noqa: E402
-from livingkv.recall import Probed  # noqa: E402
-from livingkv.sampling import Sampler, Sampling  # noqa: E402
+from livingkv.sampling import Sampling  # noqa: E402
 
 HERE = Path(__file__).parent
 NOTES = json.loads((HERE.parent / "002_retrieval" / "notes.json").read_text("utf-8"))
-NAMES = ("rest_gain", "names", "found", "bound", "lift")
+NAMES = ("rest_gain", "behind", "names", "found", "bound", "lift")
 N_NEEDLES = 100
 N_PARAGRAPHS = 20
 
@@ -111,27 +108,17 @@ def is_right(value: str | None, answer: str) -> bool:
     return value is not None and value.replace(",", "").casefold() in answer.replace(",", "").casefold()
 
 
-class Watched(Asking):
-    """Keeps how sure the model was of each token of the last answer."""
-
-    log_probabilities: tuple[float, ...] = ()
-
-    def _checked(self, probed: Probed, passages: Sequence[Passage], generated: Generated, sampler: Sampler) -> Signs:
-        self.log_probabilities = tuple(sampler.log_probabilities[: len(generated.token_ids)])
-        return super()._checked(probed, passages, generated, sampler)
-
-
 def tried(memory: Memory, asked: Asked) -> dict[str, Any]:
     """Every way of reading for one question: its signs, its answer, and whether it is right; and what was found."""
     home = memory._home
-    asking = Watched(home, asked.text)
+    asking = Asking(home, asked.text)
     probed = asking.probe(None)
     judged = asking.judge(probed)
     gold = (asked.gold or "-").strip()
     row: dict[str, Any] = asdict(asked) | {
         "rank": next((i for i, hit in enumerate(judged, 1) if gold in hit.sentence.text), None),
         "hits": [
-            [hit.gain, hit.rest_gain, hit.coverage, names_held(names_in(asked.text), [hit.sentence.text])]
+            [hit.gain, hit.rest_gain, hit.coverage, hit.salience, names_held(names_in(asked.text), [hit.sentence.text])]
             for hit in judged
         ],
         "ways": [],

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from livingkv.errors import InputError, QuestionError, SourceError, StoreNotFound
-from livingkv.results import Answer, Evidence, Ingested, Mode, Timings, Turn
+from livingkv.results import Answer, Evidence, Ingested, Mode, Recall, Timings, Turn
 from livingkv.settings import Settings
 
 
@@ -115,19 +115,22 @@ class Memory:
         *,
         session: str = "default",
         max_tokens: int = 256,
+        recall: Recall = "all",
         encrypt: bool = False,
         sampling: object | None = None,
         stop: Sequence[str] = (),
         on_text: Callable[[str], None] | None = None,
     ) -> Turn:
-        """Replies with the message in capitals, in two pieces."""
+        """Replies with the message in capitals, in two pieces; a question is recalled from a made-up note."""
         reply = message.upper()
         if on_text is not None:
             on_text(reply[:3])
             on_text(reply[3:])
         self.keep(session, [*self.lines(session), ["chat", message]])
         turn = len(self.lines(session))
-        return Turn(reply, "resume", True, 0.9, (), 10, 5, 5, Timings(total=12), turn=turn)
+        asks = message.endswith("?") and recall != "off"
+        found = (Evidence(f"A {recall}\x07 note.", "notes", "week", (64, 128), 2.5, None, None),) if asks else ()
+        return Turn(reply, "kv" if asks else "resume", True, 0.9, found, 10, 5, 5, Timings(total=12), turn=turn)
 
     def lines(self, session: str) -> list[list[str]]:
         """Source and text of everything in the session."""

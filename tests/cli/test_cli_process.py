@@ -107,7 +107,7 @@ def read_until(descriptor: int, pattern: bytes) -> bytes:
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_chat_at_a_terminal(tmp_path: Path, json_lines: bool) -> None:
     ours, theirs = pty.openpty()
-    argv = [*FAKE, "chat", str(tmp_path / "store"), *(["--json"] if json_lines else [])]
+    argv = [*FAKE, "chat", str(tmp_path / "store"), "--recall", "session", *(["--json"] if json_lines else [])]
     process = subprocess.Popen(
         argv, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=ENVIRONMENT | {"TERM": "dumb"}
     )
@@ -115,7 +115,11 @@ def test_chat_at_a_terminal(tmp_path: Path, json_lines: bool) -> None:
     read_until(ours, b"> ")
     os.write(ours, b"hello\n")
     seen = read_until(ours, b"HELLO.*> ")
-    assert (b"[turn 1, resume" in seen) is not json_lines
+    assert (b"[turn 1, resume" in seen) is not json_lines and b"[recalled" not in seen
+    os.write(ours, b"where?\n")
+    seen = read_until(ours, b"WHERE.*> ")
+    told = b"[recalled from notes, session week, document: A session\\x07 note.]"
+    assert (told in seen) is not json_lines
     os.write(ours, b"\x04")
     assert process.wait(timeout=30) == 0
     os.close(ours)

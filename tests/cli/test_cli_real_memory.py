@@ -65,6 +65,8 @@ def test_chat_is_resumed_by_the_next_call(tmp_path: Path, livingkv: Run, tiny_fo
     turn = json.loads(output)
     assert (code, turn["turn"], turn["mode"]) == (0, 3, "resume")
     assert turn["reused_tokens"] > turn["prefilled_tokens"]
+    code, _, errors = livingkv("chat", store, "--recall", "nowhere", stdin=b"one\n")
+    assert code == 1 and "--recall" in errors
 
 
 def bad_sources(folder: Path) -> dict[str, Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from livingkv import Memory
-from tests.memory.at_work import SETTINGS, note
+from tests.memory.at_work import SETTINGS, note, said
 
 pytestmark = pytest.mark.slow  # other processes
 
@@ -54,3 +54,20 @@ def test_reader_and_writer_die_together(tmp_path: Path, tiny_folder: Path) -> No
     with Memory.open(store, model=str(tiny_folder), settings=SETTINGS) as memory:  # the dead writer's lock is free
         assert memory.check().problems == ()
         assert memory.chat("Hello.", session="talk", max_tokens=2).turn == 1
+
+
+def test_messages_are_there_together_or_not_at_all(tmp_path: Path, tiny_folder: Path) -> None:
+    store = tmp_path / "s"
+    process = start(store, tiny_folder, "tell")
+    try:
+        acknowledged(process, 3)
+    finally:
+        process.kill()
+        told = process.communicate()[0]
+    n_told = int(told.splitlines()[-1]) + 1 if told else 3
+    talks = ["".join(str(message["content"]) for message in said(number)) for number in range(n_told + 1)]
+    with Memory.open(store, model=str(tiny_folder), settings=SETTINGS) as memory:
+        whole = [n for n in (n_told, n_told + 1) if memory.text("default") == "".join(talks[:n]).encode()]
+        assert whole and memory.session("default").n_turns == 2 * whole[0]
+        assert memory.check().problems == ()
+        assert memory.add_messages(said(99)).turn == 2 * whole[0] + 2

@@ -4,6 +4,7 @@ on."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,35 @@ def test_a_conversation_goes_on_in_another_process_state(tmp_path: Path, default
         assert "Thistle" in turn.answer
         assert turn.reused_tokens == stored and turn.turn == 2
         assert turn.prefilled_tokens < 30
+
+
+def test_a_conversation_recalls_what_its_hot_window_does_not_hold(tmp_path: Path, default_model: LoadedModel) -> None:
+    told = [
+        {"role": "user", "content": "We named our dog Bramble, after the hedge where we found him."},
+        {"role": "assistant", "content": "What a story. I hope he is well."},
+        {"role": "user", "content": "My locker at the gym opens with 4408."},
+        {"role": "assistant", "content": "I will keep it in mind."},
+        {"role": "user", "content": "The gym has given me a new locker, and my locker opens with 7719 now."},
+        {"role": "assistant", "content": "Good to know."},
+    ]
+    with Memory.open(tmp_path / "s", model=default_model) as memory:
+        memory.add_messages(told, session="week 1")
+        turn = memory.chat("What is the code of my gym locker?", session="week 2", max_tokens=32)
+        assert "7719" in turn.answer and turn.confident and turn.mode in ("kv", "ground")
+        assert "7719" in turn.evidence[0].text and turn.evidence[0].session == "week 1"
+        turn = memory.chat("What is my dog called?", session="week 2", max_tokens=32)
+        assert "Bramble" in turn.answer and turn.confident and turn.turn == 2
+
+
+def test_what_is_no_question_and_what_is_not_stored_is_not_recalled(
+    notes_store: Path, tmp_path: Path, default_model: LoadedModel
+) -> None:
+    shutil.copytree(notes_store, tmp_path / "s")
+    with Memory.open(tmp_path / "s", model=default_model) as memory:
+        turn = memory.chat("The code for the tool shed is 1234 now.", session="talk", max_tokens=8)
+        assert turn.mode == "resume" and turn.confident and turn.evidence == ()
+        turn = memory.chat("Which airline did the visitors from Japan fly with?", session="talk", max_tokens=8)
+        assert turn.mode == "resume" and not turn.confident
 
 
 def test_the_codec_passes_its_gate(default_model: LoadedModel) -> None:
