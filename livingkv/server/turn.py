@@ -127,7 +127,8 @@ class Turn:
                 self._tenant.busy.add(name)
                 undo.callback(self._tenant.busy.discard, name)
                 return place
-            yield
+            while name in self._tenant.busy:
+                yield
 
     def _find(self) -> _Place:
         tenant, asked, name = self._tenant, self._asked, self._asked.name
