@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, no
 from experiments.facts import PROPERTIES, Fact, fold, make_facts, make_questions  # noqa: E402
 from experiments.haystack import make_needles, shuffled_filler  # noqa: E402
 from experiments.provenance import circumstances, write_json  # noqa: E402
-from livingkv import Memory  # noqa: E402
+from livingkv import Memory, confidence  # noqa: E402
 from livingkv.asking import Asking  # noqa: E402
 from livingkv.auto import ways  # noqa: E402
 from livingkv.confidence import MOST_LIFT  # noqa: E402
@@ -41,6 +41,7 @@ from livingkv.sampling import Sampling  # noqa: E402
 HERE = Path(__file__).parent
 NOTES = json.loads((HERE.parent / "002_retrieval" / "notes.json").read_text("utf-8"))
 NAMES = ("rest_gain", "behind", "names", "found", "bound", "lift")
+IN_USE = [*(confidence._WEIGHTS[name] for name in NAMES), confidence._BIAS]
 N_NEEDLES = 100
 N_PARAGRAPHS = 20
 
@@ -197,6 +198,7 @@ def judged_rows(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     report["n_training"] = len(training)
     for name, part in (("training", [row for row in rows if row["half"] == 0]), ("test", test)):
         report[name] = outcome(part, weights)
+    report["with the weights in use, all rows"] = outcome(rows, np.array(IN_USE))
     return report
 
 
@@ -208,10 +210,10 @@ def outcome(rows: Sequence[dict[str, Any]], weights: np.ndarray) -> dict[str, An
         sure, right = 0.0, False
         for way in row["ways"]:
             score = float(np.dot([*features(way), 1.0], weights))
-            confidence = 1.0 / (1.0 + np.exp(-score))
-            if confidence > sure:
-                sure, right = confidence, way["right"]
-            if confidence >= 0.5:
+            surer = 1.0 / (1.0 + np.exp(-score))
+            if surer > sure:
+                sure, right = surer, way["right"]
+            if surer >= 0.5:
                 break
         bins.setdefault(min(9, int(sure * 10)), []).append(right)
         kind = kinds.setdefault(row["kind"], {"n": 0, "given": 0, "right": 0, "first": 0})
