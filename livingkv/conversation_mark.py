@@ -1,6 +1,6 @@
 """How a session that the service made of messages is told from others: by the source of what is in it.
 
-Such a session is what the chat template makes of a conversation (docs/decisions/0020): it begins with its own system
+Such a session is what the chat template makes of a conversation (docs/decisions/0019): it begins with its own system
 message, and it does not stand inside an open user message. Knows the mark alone.
 """
 
