@@ -41,6 +41,7 @@ def serve(options: ServerOptions, model: ModelChoice | LoadedModel, say: Callabl
         log_config=None,
         access_log=False,
         lifespan="off",
+        ws="none",
         server_header=False,
         timeout_graceful_shutdown=int(options.stop_s),
         limit_concurrency=None,

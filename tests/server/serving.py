@@ -112,7 +112,9 @@ def serving(folder: Path, model: LoadedModel | None = None, **options: Any) -> I
     settings = options.pop("settings", Settings(block_tokens=64, window_tokens=1024))
     chosen = ServerOptions(folder, port=0, settings=settings, **options)
     service = Service(chosen, model or tiny_model())
-    config = uvicorn.Config(create_app(service), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        create_app(service), port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     service.start()

@@ -33,18 +33,8 @@ VALUES = st.recursive(
 FIELDS = (
     *("messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p"),
     *("top_k", "seed", "stop", "n", "logprobs", "top_logprobs", "tools", "tool_choice", "response_format", "user"),
-    *(
-        "session",
-        "memory",
-        "store",
-        "logit_bias",
-        "presence_penalty",
-        "prompt",
-        "echo",
-        "suffix",
-        "input",
-        "dimensions",
-    ),
+    *("session", "memory", "store", "logit_bias", "presence_penalty", "prompt", "echo", "suffix", "input"),
+    *("dimensions", "encoding_format", "best_of"),
 )
 MESSAGES = st.lists(
     st.fixed_dictionaries(

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from livingkv.memory import Memory
 from tests.server.serving import CHAT, cached, said, talk
@@ -107,11 +108,12 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 
 def test_langchain(tmp_path: Path, tiny_folder: Path) -> None:
-    langchain = pytest.importorskip("langchain_openai")
+    from langchain_openai import ChatOpenAI  # seconds to import, which only this test shall take
+
     with process(tmp_path / "stores", tiny_folder) as (_, client):
-        chat = langchain.ChatOpenAI(
+        chat = ChatOpenAI(
             base_url=f"{str(client.base_url).rstrip('/')}/v1",
-            api_key="none",
+            api_key=SecretStr("none"),
             model=tiny_folder.name,
             max_tokens=8,
             temperature=0,
