@@ -18,43 +18,49 @@ serve_app = typer.Typer()
 keys_app = typer.Typer(help="API keys of a service: add, list, revoke.", no_args_is_help=True)
 
 KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The keys file.", show_default=False)]
+Stores = Annotated[Path, typer.Argument(metavar="STORE_DIR", help="Holds a store for each tenant.", show_default=False)]
+Host = Annotated[str, typer.Option(metavar="H", help="Another than this machine's own needs --keys.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 takes any free one.")]
+Keys = Annotated[Path | None, typer.Option(metavar="FILE", help="API keys, made by keys add.", show_default=False)]
+Window = Annotated[
+    int, typer.Option("--window", metavar="N", help="Newest tokens of a conversation that are attended.")
+]
+Context = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Longest prompt and reply; left out: the model's.", show_default=False),
+]
+Parallel = Annotated[int, typer.Option(min=1, metavar="N", help="Requests whose steps take turns.")]
+Queue = Annotated[int, typer.Option(min=1, metavar="N", help="Requests that may wait.")]
+Rate = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Requests a minute for each key.", show_default=False)
+]
+Quota = Annotated[
+    int | None,
+    typer.Option(metavar="SIZE", parser=parse_size, help="Disk space of each tenant.", show_default=False),
+]
+Hosts = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A name in Host headers.", show_default=False)]
+Origins = Annotated[
+    list[str] | None, typer.Option(metavar="URL", help="Web pages from there may ask.", show_default=False)
+]
 
 
 @serve_app.command()
 def serve(
-    folder: Annotated[
-        Path, typer.Argument(metavar="STORE_DIR", help="Holds a store for each tenant.", show_default=False)
-    ],
+    folder: Stores,
     model: Model = None,
-    host: Annotated[str, typer.Option(metavar="H", help="Another than this machine's own needs --keys.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 takes any free one.")] = 8345,
-    keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="API keys, made by keys add.", show_default=False)
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8345,
+    keys: Keys = None,
     weights: Weights = None,
     dual_chunk: Dual = None,
-    window: Annotated[
-        int, typer.Option("--window", metavar="N", help="Newest tokens of a conversation that are attended.")
-    ] = 4096,
-    context: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Longest prompt and reply; left out: the model's.", show_default=False),
-    ] = None,
-    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="Requests whose steps take turns.")] = 2,
-    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Requests that may wait.")] = 64,
-    rate: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Requests a minute for each key.", show_default=False)
-    ] = None,
-    tenant_quota: Annotated[
-        int | None,
-        typer.Option(metavar="SIZE", parser=parse_size, help="Disk space of each tenant.", show_default=False),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name in Host headers.", show_default=False)
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Web pages from there may ask.", show_default=False)
-    ] = None,
+    window: Window = 4096,
+    context: Context = None,
+    parallel: Parallel = 2,
+    queue: Queue = 64,
+    rate: Rate = None,
+    tenant_quota: Quota = None,
+    allow_host: Hosts = None,
+    allow_origin: Origins = None,
     ram_budget: RamBudget = None,
     key_folder: KeyFolder = None,
     debug: Debug = False,

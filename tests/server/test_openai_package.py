@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -24,9 +25,10 @@ CALL = 'Let me see.\n<tool_call>\n{"name": "weather", "arguments":  {"city": "Gr
 
 
 @pytest.fixture(name="client")
-def make_client(served: Served) -> OpenAI:
+def make_client(served: Served) -> Iterator[OpenAI]:
     """The package's client."""
-    return OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def hello(text: str = "Hello there") -> list[ChatCompletionMessageParam]:

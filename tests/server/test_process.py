@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,13 @@ def test_langchain(tmp_path: Path, tiny_folder: Path) -> None:
             base_url=f"{str(client.base_url).rstrip('/')}/v1",
             api_key=SecretStr("none"),
             model=tiny_folder.name,
-            max_tokens=8,
+            max_completion_tokens=8,
             temperature=0,
         )
-        whole = chat.invoke("Hello there")
-        assert whole.usage_metadata["output_tokens"] == 8
-        assert "".join(chunk.text for chunk in chat.stream("Hello there")) == whole.text
-        more = chat.invoke([("user", "Hello there"), ("assistant", whole.text), ("user", "More.")])
-        assert more.usage_metadata["input_token_details"]["cache_read"] == whole.usage_metadata["total_tokens"]
+        with closing(chat.root_client):
+            whole = chat.invoke("Hello there")
+            told = "".join(str(chunk.text) for chunk in chat.stream("Hello there"))
+            more = chat.invoke([("user", "Hello there"), ("assistant", str(whole.text)), ("user", "More.")])
+    assert whole.usage_metadata is not None and more.usage_metadata is not None
+    assert whole.usage_metadata["output_tokens"] == 8 and told == whole.text
+    assert more.usage_metadata["input_token_details"]["cache_read"] == whole.usage_metadata["total_tokens"]
