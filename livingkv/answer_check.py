@@ -83,6 +83,19 @@ def list_support(answer: str, question: str, names: Sequence[Name], sentences: S
     return Support(found / n_new, n_bound / n_new) if n_new else Support(0.0, 0.0)
 
 
+def taken_share(answer: str, question: str, sentences: Sequence[str]) -> float:
+    """The share of the sentences from which a list takes something, 0..1: a word that is theirs alone. Sentences
+    without one are not counted; 1 where none has one."""
+    said, asked = content_words(answer), content_words(question)
+    known = [content_words(sentence) - asked for sentence in sentences]
+    taken = []
+    for index, words in enumerate(known):
+        own = words - set().union(*known[:index], *known[index + 1 :])
+        if own:
+            taken.append(bool(own & said))
+    return sum(taken) / len(taken) if taken else 1.0
+
+
 def _pieces(answer: str) -> list[str]:
     """The parts of a list, different ones only: items of a numbered list, lines, what stands between commas."""
     cut, lo, expected = [], 0, 1

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
+from livingkv.answer_check import taken_share
 from livingkv.asking import Asking
 from livingkv.auto import Way, ways, ways_for_all
 from livingkv.checking import unfitted_confidence
 from livingkv.errors import RecordDamaged
-from livingkv.exact_cost import against_exact
+from livingkv.exact_cost import against_exact, against_reading
 from livingkv.modes import question_ids
 from livingkv.naming import Named, named_sentences
 from livingkv.passages import Judged, Passage
@@ -59,7 +59,25 @@ class Auto:
             return self._over_all(f"{_OVER_ALL} about {_spelled(named.names)}, {n} than recall_tokens hold")
         self.asking.listed = named.names
         self.asking.said = with_list_request(question)
-        return self._tried(chain(ways_for_all(named), ways(self.judged, names)))
+        return self._list_of(named) or self._tried(ways(self.judged, names))
+
+    def _list_of(self, named: Named) -> Answer | None:
+        """The first list that convinces and takes something from every sentence, else the one that takes from most;
+        None where none convinces."""
+        found: Answer | None = None
+        most = 0.0
+        texts = [hit.sentence.text for hit in named.hits]
+        for way in ways_for_all(named):
+            answer = self._read_way(way)
+            share = 1.0 if named.is_chain else taken_share(answer.answer, self.asking.question, texts)
+            if answer.confident and share > most:
+                found, most = answer, share
+            if most == 1.0:
+                break
+        if found is None:
+            return None
+        gap = "" if most == 1.0 else f"; something of {most:.0%} of them is in the answer"
+        return self._timed(replace(found, reason=f"{found.reason}{gap}"))
 
     def _named(self, names: Sequence[Name]) -> Named | None:
         home, question, sessions = self.asking.home, self.asking.question, self.probed.sessions
@@ -72,11 +90,9 @@ class Auto:
         )
 
     def _tried(self, plan: Iterator[Way]) -> Answer:
-        asking, tried = self.asking, list[Answer]()
+        tried: list[Answer] = []
         for way in plan:
-            passages = asking.passages(way.hits, grown=way.grown)
-            mode, reason = self._affordable(way, passages)
-            answer = self._read(mode, passages, reason)
+            answer = self._read_way(way)
             if answer.confident:
                 return self._timed(answer)
             tried.append(answer)
@@ -86,6 +102,11 @@ class Auto:
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
         return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
 
+    def _read_way(self, way: Way) -> Answer:
+        passages = self.asking.passages(way.hits, grown=way.grown)
+        mode, reason = self._affordable(way, passages)
+        return self._read(mode, passages, reason)
+
     def _affordable(self, way: Way, passages: Sequence[Passage]) -> tuple[Mode, str]:
         """The way's mode and reason; ground in the place of kv where the disk is slower than the model."""
         spans = [Span(self.probed.session(each.session_id), each.token_lo, each.token_hi) for each in passages]
@@ -93,7 +114,14 @@ class Auto:
         return (way.mode, way.reason) if slow is None else ("ground", f"one passage stands out; {slow.reason}")
 
     def _over_all(self, why: str) -> Answer:
-        """What mode exact says, its confidence low; where it may not be used, an abstention that says which would."""
+        """What the whole text says, read again, or mode exact; the confidence is low. Where this machine cannot afford
+        either, an abstention that says what would answer it.
+
+        A document's KV has looked back a span: to count in it, reading it again is better than attending it
+        (experiments/008_ruler).
+        """
+        if self._against_reading() is None:
+            return self._read_all(why)
         against = self._against_exact()
         if against is None:
             try:
@@ -116,12 +144,31 @@ class Auto:
         except RecordDamaged as error:
             return str(error)
 
+    def _against_reading(self) -> str | None:
+        asking, sessions = self.asking, self.probed.sessions
+        if len(sessions) != 1 or not self.judged:
+            return "one session has to be named for it"
+        n_asked = len(question_ids(asking.engine, asking.question)) + self.max_tokens
+        return against_reading(asking.engine, sessions[0], asking.home.settings, n_asked)
+
+    def _read_all(self, why: str) -> Answer:
+        session = self.probed.sessions[0]
+        text = self.asking.home.store().text(session.session_id).decode("utf-8", "replace")
+        whole = Passage(session.session_id, session.name, "", 0, session.n_tokens, text, self.judged[0])
+        answer = self._read(
+            "ground", [whole], f"{why}: the whole session was read again, and no passage can confirm it"
+        )
+        return self._unconfirmed(answer, text)
+
+    def _unconfirmed(self, answer: Answer, text: str) -> Answer:
+        sure = unfitted_confidence(answer.answer, self.asking.question, text, self.asking.log_probabilities)
+        return self._timed(replace(answer, confidence=sure, confident=False, evidence=()))
+
     def _exact(self, why: str) -> Answer:
         asking, session = self.asking, self.probed.sessions[0]
         answer = self._read("exact", [], f"{why}: the whole session was attended, and no passage can confirm it")
         text = asking.home.store().text(session.session_id).decode("utf-8", "replace")
-        sure = unfitted_confidence(answer.answer, asking.question, text, asking.log_probabilities)
-        return self._timed(replace(answer, confidence=sure))
+        return self._unconfirmed(answer, text)
 
     def _read(self, mode: Mode, passages: list[Passage], reason: str) -> Answer:
         return self.asking.read(mode, self.probed, passages, self.max_tokens, self.sampling, self.stop, None, reason)

@@ -1,4 +1,4 @@
-"""May mode exact be used for a question nobody chose it for? What speaks against it, in words.
+"""May a whole session be read again, or attended by mode exact, for a question about all of it? What speaks against it.
 
 Knows the model's context, stored pages and the clock; what it needs to know of this machine's speed it measures: one
 pass over one token, and one block of one layer decoded.
@@ -46,6 +46,21 @@ def against_exact(
     if seconds <= settings.exact_limit_s:
         return None
     return f"it would take up to {seconds:,.0f} s here, settings.exact_limit_s allows {settings.exact_limit_s:g}"
+
+
+def against_reading(engine: Engine, session: SessionRow, settings: Settings, n_asked: int) -> str | None:
+    """Why a session's whole text should not be read again for `n_asked` tokens of question and answer; None where it
+    may be. Its time is what reading took so far for so many tokens."""
+    context = engine.model.shape.native_context
+    if session.n_tokens + n_asked > context:
+        return f"{session.n_tokens:,} tokens are more than the {context:,} that the model was trained on"
+    speed = engine.runner.tokens_per_s
+    if speed is None:
+        return "nothing was read yet that tells how long it would take"
+    seconds = session.n_tokens / speed
+    if seconds <= settings.exact_limit_s:
+        return None
+    return f"it would take about {seconds:,.0f} s here, settings.exact_limit_s allows {settings.exact_limit_s:g}"
 
 
 def exact_seconds(

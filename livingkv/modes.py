@@ -23,6 +23,9 @@ from livingkv.workspace import AttentionState
 EXACT_RUN = 2048
 """Tokens decoded at once for the device in mode exact."""
 
+GROUND_RUN = 2048
+"""Tokens of text that are read again in one forward pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -76,6 +79,7 @@ class Preparing:
         ids = [*self.engine.words.encode(text), *question_ids(self.engine, self.question)]
         first = self.probed.session(ordered[0].session_id)
         space = attend_sinks(self.engine, self.kv, first, self.n_sinks, len(ids) + self.max_tokens)
+        space.pass_tokens = GROUND_RUN
         return Prepared("ground", space, ids, self.n_sinks)
 
     def exact_mode(self, session: SessionRow) -> Prepared:

@@ -61,8 +61,8 @@ class Settings:
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
     placement: where recalled keys are put: "compact" (between sinks and question), "absolute" or "dual_chunk".
     n_candidates: index hits that the model itself ranks by query likelihood.
-    exact_limit_s: mode auto attends a session whole, for a question about everything, where that takes at most so many
-    seconds on this machine; 0: never.
+    exact_limit_s: mode auto reads a session whole again, or attends it whole, for a question about everything, where
+    that takes at most so many seconds on this machine; 0: never.
     max_line_bytes: a single line longer than this is refused as not being prose.
     disk_budget_bytes: bytes that the store's folder may take; when it would exceed them the KV of the coldest
     pages goes first, text and index stay. The store keeps it for later writers; "unlimited" lifts it. None: as the

@@ -44,8 +44,9 @@ class SideBySide:
     Rows are padded behind their end: no token sees a later one, so padding changes nothing before it.
     """
 
-    def __init__(self, rope: Rope) -> None:
+    def __init__(self, rope: Rope, device: torch.device) -> None:
         self._rope = rope
+        self._device = device
         self._own: Rotation | None = None
 
     @property
@@ -55,7 +56,7 @@ class SideBySide:
 
     def begin(self, n_tokens: int) -> None:
         """See AttentionState."""
-        self._own = rotation(torch.arange(n_tokens, device=self._rope.inverse_frequencies.device), self._rope)
+        self._own = rotation(torch.arange(n_tokens, device=self._device), self._rope)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState."""
@@ -115,7 +116,7 @@ class StateEmbedder:
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
-        hidden = self._runner.hidden(ids.to(device), SideBySide(self._runner.model.rope))
+        hidden = self._runner.hidden(ids.to(device), SideBySide(self._runner.model.rope, device))
         last = torch.tensor([len(row) - 1 for row in rows], device=device)
         states: Floats = hidden[torch.arange(len(rows), device=device), last].float().cpu().numpy()
         return states

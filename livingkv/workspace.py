@@ -68,6 +68,7 @@ class Workspace:
         self.start = 0
         self.end = 0
         self.next_position = 0
+        self.pass_tokens = capacity  # at most so many in one forward pass
         self._shape = shape
         self._rope = rope
         self._dual_chunk = dual_chunk
@@ -91,8 +92,8 @@ class Workspace:
 
     @property
     def room(self) -> int:
-        """Free slots, or fewer before a chunk's border."""
-        return self.before_border(self.capacity - self.end)
+        """Free slots, or fewer before a chunk's border; at most `pass_tokens`."""
+        return self.before_border(min(self.capacity - self.end, self.pass_tokens))
 
     def before_border(self, n_tokens: int) -> int:
         """`n_tokens`, or the rest of the chunk if that is less: a pass never straddles a border of dual chunks."""

@@ -213,14 +213,14 @@ def outcome(rows: Sequence[dict[str, Any]], weights: np.ndarray) -> dict[str, An
             surer = 1.0 / (1.0 + np.exp(-score))
             if surer > sure:
                 sure, right = surer, way["right"]
-            if surer >= 0.5:
+            if surer >= confidence.CONFIDENT:
                 break
         bins.setdefault(min(9, int(sure * 10)), []).append(right)
         kind = kinds.setdefault(row["kind"], {"n": 0, "given": 0, "right": 0, "first": 0})
         kind["n"] += 1
         kind["first"] += row["rank"] == 1
-        kind["given"] += bool(sure >= 0.5)
-        kind["right"] += bool(sure >= 0.5 and right)
+        kind["given"] += bool(sure >= confidence.CONFIDENT)
+        kind["right"] += bool(sure >= confidence.CONFIDENT and right)
     reliability = {f"{b / 10:.1f}": {"n": len(v), "right": sum(v) / len(v)} for b, v in sorted(bins.items())}
     return {"kinds": dict(sorted(kinds.items())), "totals": totals(kinds), "reliability": reliability}
 

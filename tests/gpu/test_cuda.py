@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -102,3 +104,10 @@ def test_what_is_stored_is_known_without_its_bytes(dtype: torch.dtype) -> None:
     back = engine.codec.decode(pages, [640, 704, 768], raw.device)
     stored = engine.codec.stored(KV(raw[0], raw[1]), rotation(torch.arange(640, 832, device="cuda"), engine.model.rope))
     assert torch.equal(stored.keys, back.keys) and torch.equal(stored.values, back.values)
+
+
+def test_states_embed_on_the_device_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path))
+    monkeypatch.setattr("livingkv.state_embedder._CALIBRATION_SENTENCES", 40)
+    vectors = cuda_engine("qwen2", "int8", torch.float32).state_embedder().embed(["one door", "no window at all"])
+    assert vectors.shape[0] == 2 and abs((vectors * vectors).sum(1) - 1.0).max() < 1e-4

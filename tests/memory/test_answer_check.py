@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from livingkv.answer_check import Support, list_support, support
+from livingkv.answer_check import Support, list_support, support, taken_share
 from livingkv.checking import unfitted_confidence
 from livingkv.confidence import CONFIDENT
 from livingkv.question import names_in
@@ -74,5 +74,13 @@ def test_what_was_read_from_a_whole_text_is_never_sure() -> None:
     question, text = "What are the most common words?", "plum fig plum"
     assert unfitted_confidence("plum", question, text, [0.0, 0.0]) == pytest.approx(0.99 * CONFIDENT)
     assert unfitted_confidence("plum, kiwi", question, text, [0.0]) == pytest.approx(0.495 * CONFIDENT)
-    assert unfitted_confidence("plum", question, text, [-1.0]) < 0.2
+    assert unfitted_confidence("plum", question, text, [-1.0]) < 0.4 * CONFIDENT
     assert unfitted_confidence("", question, text, []) == 0.0
+
+
+def test_the_share_of_sentences_that_a_list_takes_something_from() -> None:
+    question, sentences = "All codes of door-17?", ["The code of door-17 is 1119.", "Another code of door-17 is 4711."]
+    assert taken_share("1119, 4711", question, sentences) == 1.0
+    assert taken_share("1119", question, sentences) == 0.5
+    assert taken_share("none", question, sentences) == 0.0
+    assert taken_share("plum", question, ["The code of door-17."] * 2) == 1.0

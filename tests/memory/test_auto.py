@@ -12,11 +12,13 @@ import livingkv.asking
 import livingkv.auto_answer
 from livingkv import Memory, Settings
 from livingkv.auto import MOST_SENTENCES, Way, ways, ways_for_all
+from livingkv.auto_answer import Auto
+from livingkv.confidence import CONFIDENT
 from livingkv.errors import InputError
 from livingkv.naming import Named
 from livingkv.passages import Judged
 from livingkv.question import names_in
-from livingkv.results import NOT_STORED
+from livingkv.results import NOT_STORED, Answer
 from livingkv.store import Sentence
 from tests.tiny import tiny_model
 
@@ -103,6 +105,7 @@ def test_a_list_is_answered_from_every_sentence_with_the_name(tmp_path: Path, mo
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=LISTS)
         monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+        monkeypatch.setattr(livingkv.auto_answer, "taken_share", lambda *_: 1.0)
         answer = memory.ask("What are all the codes of door 17?", max_tokens=4)
     assert answer.mode == "kv" and "all 3 sentences with 17" in answer.reason
     assert {text for found in answer.evidence for text in ("1119", "4711", "room 17") if text in found.text} == {
@@ -112,14 +115,57 @@ def test_a_list_is_answered_from_every_sentence_with_the_name(tmp_path: Path, mo
     }
 
 
+class _Said:
+    """Answers that are what a way of reading is told to give."""
+
+    def __init__(self, by_mode: dict[str, str]) -> None:
+        self._by_mode = by_mode
+
+    def __call__(self, auto: Auto, way: Way) -> Answer:
+        answer = auto._abstain(way.reason)
+        return replace(answer, answer=self._by_mode[way.mode], mode=way.mode, confident=True, confidence=0.9)
+
+
+@pytest.mark.parametrize(
+    ("said", "mode", "reason"),
+    [
+        ({"kv": "1119 and 4711", "ground": "never asked"}, "kv", "all 2"),
+        ({"kv": "1119", "ground": "1119, 4711"}, "ground", "all 2"),
+        ({"kv": "1119", "ground": "4711"}, "kv", "50% of them"),
+    ],
+)
+def test_a_list_that_leaves_sentences_out_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], mode: str, reason: str
+) -> None:
+    text = b"The code of door-17 is 1119.\n\nThe other code of door-17 is 4711.\n\nNobody is here.\n\n"
+    monkeypatch.setattr(Auto, "_read_way", lambda auto, way: _Said(said)(auto, way))
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("doors", text=text)
+        answer = memory.ask("What are all the codes of door-17?", max_tokens=4)
+    assert (answer.answer, answer.mode) == (said[mode], mode) and answer.confident
+    assert reason in answer.reason
+
+
 def test_what_asks_about_everything_is_attended_whole_and_never_sure(tmp_path: Path) -> None:
     told: list[str] = []
     with Memory.open(tmp_path / "s", model=MODEL, settings=replace(SETTINGS, window_tokens=128)) as memory:
         memory.ingest("doors", text=TEXT[:2500])
         answer = memory.ask("What are the 3 most common words?", max_tokens=4, on_text=told.append)
         assert memory._home.store().hottest(5) == []
-    assert answer.mode == "exact" and not answer.confident and 0.0 <= answer.confidence < 0.5
-    assert answer.reused_tokens > 600 and told == [answer.answer] and answer.answer != NOT_STORED
+    assert answer.mode == "ground" and not answer.confident and 0.0 <= answer.confidence < CONFIDENT
+    assert answer.prefilled_tokens > 600 and told == [answer.answer] and answer.answer != NOT_STORED
+    assert "the whole session was read again" in answer.reason and answer.evidence == ()
+
+
+def test_what_would_take_too_long_to_read_again_is_attended_from_stored_kv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=replace(SETTINGS, window_tokens=128)) as memory:
+        memory.ingest("doors", text=TEXT[:2500])
+        monkeypatch.setattr(livingkv.auto_answer, "against_reading", lambda *_: "it would take about 99 s here")
+        answer = memory.ask("What are the 3 most common words?", max_tokens=4)
+    assert answer.mode == "exact" and not answer.confident and 0.0 <= answer.confidence < CONFIDENT
+    assert answer.reused_tokens > 600 and answer.answer != NOT_STORED
     assert "the whole session was attended" in answer.reason
 
 
@@ -143,9 +189,7 @@ def test_one_of_several_sessions_has_to_be_named(tmp_path: Path) -> None:
         memory.ingest("doors", text=TEXT[:1200], session="other", kv=False)
         answer = memory.ask("How many doors are there in all?", max_tokens=4)
         assert answer.answer == NOT_STORED and "one session has to be named" in answer.reason
-        assert memory.ask("How many doors are there in all?", session="default", max_tokens=4).mode == "exact"
-        answer = memory.ask("How many doors are there in all?", session="other", max_tokens=4)
-    assert answer.answer == NOT_STORED and "keeps no KV" in answer.reason
+        assert memory.ask("How many doors are there in all?", session="default", max_tokens=4).mode == "ground"
 
 
 def test_names_held_by_more_than_the_budget_are_about_everything(tmp_path: Path) -> None:
@@ -153,7 +197,7 @@ def test_names_held_by_more_than_the_budget_are_about_everything(tmp_path: Path)
     with Memory.open(tmp_path / "s", model=MODEL, settings=replace(SETTINGS, recall_tokens=64)) as memory:
         memory.ingest("doors", text=text)
         answer = memory.ask("List all the doors that Ida Mercer opened", max_tokens=4)
-    assert answer.mode == "exact" and "about Ida Mercer" in answer.reason
+    assert answer.mode == "ground" and "about Ida Mercer" in answer.reason
 
 
 @pytest.mark.parametrize("limit", [-1, True, "60", 1e9, float("nan")])
