@@ -55,7 +55,20 @@ def merged(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for part in ("histories", "answers"):
         whole[part] = [row for result in results for row in result[part]]
     whole["ends"] = [result.get("end") for result in results]
+    whole["summary"] = summary(whole["answers"])
     return whole
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By system and type of question, and over all types: answers, right ones, wrong ones that were not refused."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        for kind in (row["type"], "all"):
+            counts = found.setdefault(row["system"], {}).setdefault(kind, {"n": 0, "right": 0, "wrong, not refused": 0})
+            counts["n"] += 1
+            counts["right"] += bool(row["right"])
+            counts["wrong, not refused"] += not row["right"] and not row["refused"]
+    return found
 
 
 def print_report(result: dict[str, Any]) -> None:

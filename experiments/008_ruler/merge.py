@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, no
 
 from experiments.provenance import write_json  # noqa: E402
 from experiments.ruler.parts import merged  # noqa: E402
-from experiments.ruler.report import print_report  # noqa: E402
+from experiments.ruler.report import means, print_report  # noqa: E402
 
 
 def main(
@@ -31,7 +31,7 @@ def main(
         whole = merged([json.loads(part.read_text("utf-8")) for part in parts])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    write_json(out, whole)
+    write_json(out, whole | {"means": means(whole)})
     print_report(whole)
 
 

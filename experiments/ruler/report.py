@@ -52,6 +52,20 @@ def mean_of_tasks(result: Row, tokens: int, system: str) -> float | None:
     return statistics.fmean(known) if known and len(known) == len(means) else None
 
 
+def means(result: Row) -> Row:
+    """Mean scores by length and system: each task, how many texts it had, and the mean of the tasks."""
+    found: Row = {}
+    for tokens in lengths(result):
+        by_system = found[str(tokens)] = {}
+        for name in systems_of(result):
+            rows = {task: rows_of(result, tokens, name, task) for task in tasks_of(result)}
+            by_system[name] = {
+                "mean of tasks": mean_of_tasks(result, tokens, name),
+                **{task: {"n": len(part), "score": mean(part, "score")} for task, part in rows.items()},
+            }
+    return found
+
+
 def print_report(result: Row) -> None:
     """Tables on standard output: scores, what was recalled, and costs, for every length."""
     console = Console(width=110)
