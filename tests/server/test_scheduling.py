@@ -21,7 +21,7 @@ LONG = "Word after word is read. " * 40
 
 
 def raw_request(served: Served, body: str) -> socket.socket:
-    """A request sent on a socket of its own, whose answer nobody waits for."""
+    """A request sent on a socket of its own, whose answer nobody waits for; closing it gives the request up."""
     url = httpx.URL(served.url)
     made = socket.create_connection((url.host, url.port or 80))
     head = f"POST {CHAT} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\n"
@@ -39,9 +39,8 @@ def test_a_client_that_goes_away_ends_the_work_within_a_second(
     text, until = (LONG * 2, "prefilled_tokens_total") if during == "prompt" else ("Hi.", "generated_tokens_total")
     cancelled, turns, before = (served.count(name) for name in ("cancelled_total", "turns_total", until))
     body = f'{{"messages":[{{"role":"user","content":"{text}"}}],"stream":{stream},"user":"{served.user}"}}'
-    made = raw_request(served, body)
-    wait_until(lambda: served.count(until) > before)
-    made.close()
+    with raw_request(served, body):
+        wait_until(lambda: served.count(until) > before)
     gone = time.monotonic()
     wait_until(lambda: served.count("cancelled_total") == cancelled + 1)
     assert time.monotonic() - gone < 1.0
@@ -69,30 +68,26 @@ def test_a_turn_that_was_given_up_leaves_its_session_as_it_was(served: Served, m
 def test_health_answers_while_a_long_prompt_is_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     slowly(monkeypatch, 0.1)
     before = served.count("prefilled_tokens_total")
-    made = raw_request(
-        served, f'{{"messages":[{{"role":"user","content":"{LONG * 2}"}}],"max_tokens":1,"user":"{served.user}"}}'
-    )
-    wait_until(lambda: served.count("prefilled_tokens_total") > before)
-    times = []
-    for path in ("/health", "/v1/models", "/ready") * 5:
-        started = time.monotonic()
-        assert served.client.get(path).status_code == 200
-        times.append(time.monotonic() - started)
-    assert served.count("running") == 1 and max(times) < 0.5
-    made.close()
+    body = f'{{"messages":[{{"role":"user","content":"{LONG * 2}"}}],"max_tokens":1,"user":"{served.user}"}}'
+    with raw_request(served, body):
+        wait_until(lambda: served.count("prefilled_tokens_total") > before)
+        times = []
+        for path in ("/health", "/v1/models", "/ready") * 5:
+            started = time.monotonic()
+            assert served.client.get(path).status_code == 200
+            times.append(time.monotonic() - started)
+        assert served.count("running") == 1 and max(times) < 0.5
     wait_until(lambda: served.count("running") == 0)
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     slowly(monkeypatch, 0.15)
-    before = served.count("prefilled_tokens_total")
-    made = raw_request(
-        served, f'{{"messages":[{{"role":"user","content":"{LONG * 2}"}}],"max_tokens":1,"user":"{served.user}-2"}}'
-    )
-    wait_until(lambda: served.count("prefilled_tokens_total") > before)
-    served.chat("Hi.", max_tokens=1)
-    assert served.count("running") == 1, "the long one is still read"
-    made.close()
+    before, turns = served.count("prefilled_tokens_total"), served.count("turns_total")
+    body = f'{{"messages":[{{"role":"user","content":"{LONG * 2}"}}],"max_tokens":1,"user":"{served.user}-2"}}'
+    with raw_request(served, body):
+        wait_until(lambda: served.count("prefilled_tokens_total") > before)
+        served.chat("Hi.", max_tokens=1)
+        assert served.count("turns_total") == turns + 1, "the long one is still read"
     wait_until(lambda: served.count("running") == 0)
 
 
