@@ -184,7 +184,7 @@ class Asking:
         if mode == "exact":
             return preparing.exact_mode(probed.sessions[0])
         with self._home.hot_window(probed.sessions[0]) as hot:
-            return preparing.resume_mode(hot)
+            return preparing.resume_mode(probed.sessions[0], hot)
 
     def complete(
         self,

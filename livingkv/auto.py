@@ -51,8 +51,8 @@ def ways(judged: Sequence[Judged], names: Sequence[Name]) -> Iterator[Way]:
 
 
 def ways_for_all(named: Named) -> Iterator[Way]:
-    """What to try for a question that wants all about some names. Their sentences are read again first: from stored KV a
-    small model lists two of four. Sentences that lead from one to the next are only read again: their stored KV does
+    """What to try for a question that wants all about some names. Their sentences are read again first: from stored KV
+    a small model lists two of four. Sentences that lead from one to the next are only read again: their stored KV does
     not know of one another."""
     which = f"all {len(named.hits)} sentences with {', '.join(' '.join(name.words) for name in named.names)}"
     yield Way("ground", named.hits, False, f"{which} are read again")

@@ -44,6 +44,7 @@ from livingkv.cli_options import (
     open_memory,
 )
 from livingkv.cli_process import ExitCode, run
+from livingkv.cli_serve import keys_app, serve_app
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
@@ -230,7 +231,8 @@ def chat(
         chat_until_end(memory, talk, as_json=as_json)
 
 
-for verbs in (look_app, keep_app, mend_app, forget_app):
+for verbs in (look_app, keep_app, mend_app, forget_app, serve_app):
     app.add_typer(verbs)
 app.add_typer(archive_app, name="archive")
 app.add_typer(model_app, name="model")
+app.add_typer(keys_app, name="keys")

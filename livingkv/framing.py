@@ -69,6 +69,24 @@ class Words:
         self._backend.encode_special_tokens = False
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
+    def encode_rendered(self, text: str, guard: str) -> Encoding:
+        """Token ids of a rendered template, special tokens recognised except those in which `guard` stands; offsets
+        are those in the text without it."""
+        self._backend.encode_special_tokens = False
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        start = 0
+        for part in text.split(guard):
+            encoding = self._backend.encode(part, add_special_tokens=False)
+            ids.extend(encoding.ids)
+            offsets.extend((lo + start, hi + start) for lo, hi in encoding.offsets)
+            start += len(part)
+        return Encoding(ids, offsets)
+
+    def guarded(self, text: str, guard: str) -> str:
+        """The text with `guard` in every string that would be a token added to the vocabulary."""
+        return self._added.sub(lambda found: found[0][0] + guard + found[0][1:], text)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of anybody's text; special tokens in it are split into ordinary ones."""
         return list(self.encode_with_offsets(text).ids)
@@ -76,11 +94,7 @@ class Words:
     def encode_sentences(self, text: bytes, spans: Sequence[SentenceSpan]) -> EncodedText:
         """Token ids of UTF-8 `text` as a whole, and the tokens of its sentences; a token belongs where it begins."""
         words = text.decode("utf-8")
-        encoding = self.encode_with_offsets(words)
-        byte_of_char = np.fromiter(accumulate((len(char.encode()) for char in words), initial=0), np.int64)
-        starts = byte_of_char[[lo for lo, _ in encoding.offsets]] if encoding.ids else np.zeros(0, np.int64)
-        borders = np.searchsorted(starts, [span.byte_lo for span in spans] + [len(text)]).tolist()
-        return EncodedText(list(encoding.ids), list(pairwise(borders)))
+        return sentence_tokens(words, self.encode_with_offsets(words), spans)
 
     def stream(self) -> TextStream:
         """A fresh decoder of generated tokens."""
@@ -101,6 +115,14 @@ class Words:
         finally:
             self._backend.encode_special_tokens = False
         return Encoding(ids, offsets)
+
+
+def sentence_tokens(text: str, encoding: Encoding, spans: Sequence[SentenceSpan]) -> EncodedText:
+    """An encoded text with the tokens of its sentences; a token belongs where it begins."""
+    n_bytes = np.fromiter(accumulate((len(char.encode()) for char in text), initial=0), np.int64)
+    starts = n_bytes[[lo for lo, _ in encoding.offsets]] if encoding.ids else np.zeros(0, np.int64)
+    borders = np.searchsorted(starts, [*(span.byte_lo for span in spans), n_bytes[-1]]).tolist()
+    return EncodedText(list(encoding.ids), list(pairwise(borders)))
 
 
 class TextStream:

@@ -23,6 +23,42 @@ class Generated:
     finish: Literal["stop", "length"]
 
 
+class Collecting:
+    """Generated tokens on their way to text, one after the other. `ended`: a stop string is whole."""
+
+    def __init__(self, stream: TextStream, stop: Sequence[str] = ()) -> None:
+        self.ids: list[int] = []
+        self.ended = False
+        self._pieces: list[str] = []
+        self._stream = stream
+        self._stop = tuple(stop)
+        self._text = ""
+        self._told = 0
+
+    def push(self, token: int) -> str:
+        """The text that became certain with a token; never part of the stop string that ends it."""
+        self.ids.append(token)
+        self._pieces.append(self._stream.push(token))
+        self._text += self._pieces[-1]
+        cut = _first_stop(self._text, self._stop)
+        if cut is not None:
+            self._text, self.ended = self._text[:cut], True
+        return self._tell(len(self._text) if self.ended else len(self._text) - _held_back(self._text, self._stop))
+
+    def rest(self) -> str:
+        """What was held back because a stop string might have begun."""
+        return self._tell(len(self._text))
+
+    def generated(self, max_tokens: int) -> Generated:
+        """All of it."""
+        finish: Literal["stop", "length"] = "length" if not self.ended and len(self.ids) == max_tokens else "stop"
+        return Generated(tuple(self.ids), tuple(self._pieces), self._text, finish)
+
+    def _tell(self, certain: int) -> str:
+        told, self._told = self._told, max(self._told, certain)
+        return self._text[told : self._told]
+
+
 def collect(
     tokens: Iterator[int],
     stream: TextStream,
@@ -35,23 +71,17 @@ def collect(
 
     `on_text` gets text as it becomes certain, never part of the stop string that ends it.
     """
-    ids: list[int] = []
-    pieces: list[str] = []
-    text, told = "", 0
+    collecting = Collecting(stream, stop)
     for token in tokens:
-        ids.append(token)
-        pieces.append(stream.push(token))
-        text += pieces[-1]
-        cut = _first_stop(text, stop)
-        certain = cut if cut is not None else len(text) - _held_back(text, stop)
-        if on_text is not None and certain > told:
-            on_text(text[told:certain])
-        told = max(told, certain)
-        if cut is not None:
-            return Generated(tuple(ids), tuple(pieces), text[:cut], "stop")
-    if on_text is not None and len(text) > told:
-        on_text(text[told:])
-    return Generated(tuple(ids), tuple(pieces), text, "length" if len(ids) == max_tokens else "stop")
+        text = collecting.push(token)
+        if text and on_text is not None:
+            on_text(text)
+        if collecting.ended:
+            break
+    rest = collecting.rest()
+    if rest and on_text is not None:
+        on_text(rest)
+    return collecting.generated(max_tokens)
 
 
 def _first_stop(text: str, stop: Sequence[str]) -> int | None:

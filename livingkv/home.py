@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from livingkv.codec import page_bytes
+from livingkv.conversation_mark import is_conversation
 from livingkv.describing import tier_stats
 from livingkv.errors import (
     InputError,
@@ -94,11 +95,13 @@ class Home(StoreAndModel):
 
     def known_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow | None:
         """The session called `name`, None if there is none yet. Raises InputError if it keeps KV though `kv` is
-        False, or is in the clear though `encrypt` is True."""
+        False, is in the clear though `encrypt` is True, or is a conversation of the service."""
         try:
             row = self.store().session(name)
         except (SessionNotFound, StoreNotFound):
             return None
+        if is_conversation(self.store(), row.session_id):
+            raise InputError("session", repr(name), "it is a conversation of the service: go on there, or name another")
         if not kv and not row.text_only:
             raise InputError("text-only", f"session {name!r}, which keeps KV", "leave it out, or name a new session")
         if encrypt and not row.encrypted:
@@ -127,6 +130,12 @@ class Home(StoreAndModel):
             hot = self._restored(session, look)
         yield hot
         self._hot.clear()  # one at a time: device memory does not grow with the sessions
+        self._hot[session.session_id] = hot
+
+    def adopt_hot_window(self, session: SessionRow, hot: HotWindow) -> None:
+        """Hold the hot window of a session that was made with it, in the place of the one that is held."""
+        assert hot.n_tokens == session.n_tokens, "the hot window is the session's"
+        self._hot.clear()
         self._hot[session.session_id] = hot
 
     def _restored(self, session: SessionRow, look: LookBack) -> HotWindow:

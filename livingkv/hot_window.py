@@ -147,6 +147,12 @@ class HotWindow:
         pages, self.sealed = tuple(self.sealed), []
         return pages
 
+    def rewind(self, n_tokens: int) -> None:
+        """Forget the newest tokens, back to `n_tokens`; they lie in the unsealed tail."""
+        assert self.n_sealed <= n_tokens <= self.n_tokens, "what is sealed stays"
+        self.workspace.end -= self.n_tokens - n_tokens
+        self.workspace.next_position = self.n_tokens = n_tokens
+
     def tail(self) -> bytes:
         """The unsealed tail, losslessly: tokens from `n_sealed` on."""
         space = self.workspace

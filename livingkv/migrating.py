@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from livingkv.conversation_mark import DIGEST, SOURCE
 from livingkv.errors import InputError, StoreError
 from livingkv.home import Home
 from livingkv.model_choice import ModelChoice
@@ -163,6 +164,8 @@ def _read_chunk(reader: SessionReader, chunk: PortableChunk) -> Append:
     if chunk.role == "assistant":
         reader.frame(framing.answer)
     origin = Origin(chunk.source, chunk.role, chunk.source_digest, end_of_source=chunk.end_of_source)
+    if (chunk.source, chunk.source_digest) == (SOURCE, DIGEST):  # read again, it is a session like any other
+        origin = Origin(chunk.source, chunk.role)
     append = reader.read_text(chunk.text, split_sentences(chunk.text), origin, ends_turn=chunk.ends_turn)
     if chunk.role == "assistant":
         reader.frame(framing.reopen)

@@ -85,7 +85,7 @@ class Preparing:
     def exact_mode(self, session: SessionRow) -> Prepared:
         """All stored KV of a session at its own positions, dual-chunk where the model has it: the newest
         `window_tokens` on the device, what is older streamed through attention in each layer of each pass."""
-        ids = question_ids(self.engine, self.question)
+        ids = self._ids_behind(session)
         n_cold = window_start(session.n_tokens, LookBack(self.window_tokens))
         space = self.engine.workspace(session.n_tokens - n_cold + len(ids) + self.max_tokens, dual_chunk=True)
         for lo in range(n_cold, session.n_tokens, EXACT_RUN):
@@ -96,11 +96,18 @@ class Preparing:
         streamed = StreamedSpace(space, self.kv.cold(session, n_cold).layer, n_cold)
         return Prepared("exact", streamed, ids, session.n_tokens)
 
-    def resume_mode(self, hot: HotWindow) -> Prepared:
+    def resume_mode(self, session: SessionRow, hot: HotWindow) -> Prepared:
         """The session's hot window and sinks, copied: what is read now does not enter the session."""
-        ids = question_ids(self.engine, self.question)
+        ids = self._ids_behind(session)
         space = hot.branch(len(ids) + self.max_tokens)
         return Prepared("resume", space, ids, space.n_attended)
+
+    def _ids_behind(self, session: SessionRow) -> list[int]:
+        """The question behind all of a session."""
+        words = self.engine.words
+        if not self.kv.is_conversation(session):
+            return question_ids(self.engine, self.question)
+        return [*words.framing.reopen, *words.encode(self.question), *words.framing.answer]
 
 
 def question_ids(engine: Engine, question: str) -> list[int]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
+from livingkv.conversation_mark import is_conversation
 from livingkv.engine import Engine
 from livingkv.errors import PageDamaged, RecordDamaged, StoreFull
 from livingkv.hot_window import HotWindow, window_start
@@ -95,7 +96,9 @@ def repair_session(
 
 
 def _is_document(store: Store, session: SessionRow, token: int) -> bool:
-    return token < session.n_tokens and store.role_at(session.session_id, token) == "document"
+    if token >= session.n_tokens or store.role_at(session.session_id, token) != "document":
+        return False
+    return not is_conversation(store, session.session_id)  # what a tool answered was read as part of a turn
 
 
 def _look_at(store: Store, settings: Settings, session: SessionRow, page: int) -> LookBack:

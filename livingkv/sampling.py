@@ -5,6 +5,7 @@ Knows logits and token ids only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ class Sampling:
     """How tokens are chosen. temperature 0 is greedy. top_k 0 and top_p 1 keep everything.
 
     repetition_penalty divides positive and multiplies negative logits of tokens seen (CTRL, arXiv 1909.05858); 1
-    is off. Raises InputError for a value out of range.
+    is off. presence_penalty is taken off the logit of every token that was picked, frequency_penalty as often as it
+    was (OpenAI's API); 0 is off. Raises InputError for a value out of range.
     """
 
     temperature: float = 0.0
@@ -27,6 +29,8 @@ class Sampling:
     top_k: int = 0
     repetition_penalty: float = 1.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         rules = (
@@ -34,6 +38,8 @@ class Sampling:
             ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, at most 1 is allowed"),
             ("top_k", self.top_k >= 0, "0 (off) or more is allowed"),
             ("repetition_penalty", 0.0 < self.repetition_penalty <= 100.0, "more than 0, at most 100 is allowed"),
+            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "-2 to 2 is allowed"),
+            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "-2 to 2 is allowed"),
         )
         for name, fits, allowed in rules:
             if not fits:
@@ -43,13 +49,17 @@ class Sampling:
 class Sampler:
     """Picks tokens one after the other and remembers them for the repetition penalty. Same seed, same choices.
 
-    `log_probabilities` holds, for each token picked, its natural log-probability under the model's own logits.
+    `log_probabilities` holds, for each token picked, its natural log-probability under the model's own logits, and
+    `likeliest` the `n_likeliest` tokens that were likeliest there, with theirs.
     """
 
-    def __init__(self, sampling: Sampling, seen: Iterable[int] = ()) -> None:
+    def __init__(self, sampling: Sampling, seen: Iterable[int] = (), *, n_likeliest: int = 0) -> None:
         self._sampling = sampling
         self._seen = set(seen)
+        self._picked: Counter[int] = Counter()
+        self._n_likeliest = n_likeliest
         self.log_probabilities: list[float] = []
+        self.likeliest: list[list[tuple[int, float]]] = []
         self._random = torch.Generator()
         if sampling.seed is None:
             self._random.seed()
@@ -65,16 +75,27 @@ class Sampler:
         else:
             token = int(torch.multinomial(self._probabilities(logits), 1, generator=self._random))
         self._seen.add(token)
+        self._picked[token] += 1
+        self.likeliest.append(self._likeliest(plain))
         self.log_probabilities.append(float(plain[token] - plain.logsumexp(-1)))
         return token
 
+    def _likeliest(self, logits: Tensor) -> list[tuple[int, float]]:
+        if not self._n_likeliest:
+            return []
+        top = logits.log_softmax(-1).topk(min(self._n_likeliest, logits.numel()))
+        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
     def _penalised(self, logits: Tensor) -> Tensor:
-        penalty = self._sampling.repetition_penalty
-        if penalty == 1.0 or not self._seen:
-            return logits
-        ids = torch.tensor(sorted(self._seen))
-        logits = logits.clone()
-        logits[ids] = torch.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
+        chosen = self._sampling
+        if chosen.repetition_penalty != 1.0 and self._seen:
+            ids = torch.tensor(sorted(self._seen))
+            logits, penalty = logits.clone(), chosen.repetition_penalty
+            logits[ids] = torch.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
+        if (chosen.presence_penalty or chosen.frequency_penalty) and self._picked:
+            ids, counts = torch.tensor(list(self._picked)), torch.tensor(list(self._picked.values()))
+            logits = logits.clone()
+            logits[ids] -= chosen.presence_penalty + chosen.frequency_penalty * counts
         return logits
 
     def _probabilities(self, logits: Tensor) -> Tensor:

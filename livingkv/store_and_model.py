@@ -147,6 +147,11 @@ class StoreAndModel:
         return self._store
 
     @property
+    def has_store(self) -> bool:
+        """False while nothing was ever written."""
+        return self._store is not None
+
+    @property
     def loaded_engine(self) -> Engine | None:
         """The model if it is loaded already."""
         return self._engine

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from contextlib import closing
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from livingkv.codec import KV, Lossless
 from livingkv.cold_kv import BLOCK_PAGES, ColdKV
+from livingkv.conversation_mark import is_conversation
 from livingkv.engine import Engine
 from livingkv.errors import PageDamaged, RecordDamaged
 from livingkv.hot_window import HotWindow, window_start
@@ -64,6 +66,10 @@ class StoredKV:
             parts.append(_cut(kv, token_lo - sealed, token_hi - sealed))
         return KV(torch.cat([part.keys for part in parts], 2), torch.cat([part.values for part in parts], 2))
 
+    def is_conversation(self, session: SessionRow) -> bool:
+        """True where the session ends with a reply, not inside an open user message."""
+        return is_conversation(self._store, session.session_id)
+
     def seconds_for(self, session: SessionRow, pages: Iterable[int]) -> float | None:
         """How long pages would take to be had, at the speeds measured so far; those decoded already take nothing.
 
@@ -83,7 +89,11 @@ class StoredKV:
 
     def sinks(self, session: SessionRow, n_sinks: int) -> KV:
         """The first `n_sinks` tokens. They attend nothing but themselves, so where their page is damaged they are
-        read again."""
+        read again. A conversation of the service begins with a system message of its own: what is recalled of it gets
+        the prologue that every other session begins with, which is read for it."""
+        prologue = self._engine.words.framing.prologue
+        if n_sinks == len(prologue) and is_conversation(self._store, session.session_id):
+            return self._read_ids(np.array(prologue, np.int64), None)
         try:
             return self.run(session, 0, n_sinks)
         except RecordDamaged:
@@ -99,6 +109,9 @@ class StoredKV:
 
     def _read_again(self, session: SessionRow, token_lo: int, token_hi: int, sinks: KV | None) -> KV:
         ids = self._store.token_ids(session.session_id, token_lo, token_hi).astype(np.int64)
+        return self._read_ids(ids, sinks)
+
+    def _read_ids(self, ids: npt.NDArray[np.int64], sinks: KV | None) -> KV:
         start = 0 if sinks is None else sinks.keys.shape[2]
         space = self._engine.workspace(start + len(ids))
         if sinks is not None:

@@ -8,6 +8,7 @@ from livingkv.store.making import require_place
 from livingkv.store.rows import (
     Append,
     ArchivedSentence,
+    ChunkRow,
     DefragReport,
     ForgetReceipt,
     PortableChunk,
@@ -19,6 +20,7 @@ from livingkv.store.rows import (
     SessionRow,
     SourceRow,
     StoreStats,
+    TokenIds,
 )
 from livingkv.store.store import Store
 from livingkv.store.store_path import BEFORE_MIGRATION, MIGRATING
@@ -29,6 +31,7 @@ __all__ = [
     "MIGRATING",
     "Append",
     "ArchivedSentence",
+    "ChunkRow",
     "DefragReport",
     "Disk",
     "Fingerprint",
@@ -44,6 +47,7 @@ __all__ = [
     "Step",
     "Store",
     "StoreStats",
+    "TokenIds",
     "check_session_name",
     "erase_store",
     "portable_text",

@@ -15,7 +15,7 @@ from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
-from livingkv.store.rows import Role, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.rows import ChunkRow, Role, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
 from livingkv.store.same_source import find_source
 from livingkv.store.sealing import SEAL_BYTES, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
@@ -119,6 +119,10 @@ class StoreLook:
     def role_at(self, session_id: int, token: int) -> Role:
         """What the append that holds a token was: a document, or who spoke. Raises InputError past the end."""
         return self._reading.role_at(session_id, token)
+
+    def chunks(self, session_id: int) -> list[ChunkRow]:
+        """The appends of a session, oldest first. Raises SessionNotFound or RecordDamaged."""
+        return self._reading.chunks(session_id)
 
     def token_ids(self, session_id: int, token_lo: int, token_hi: int) -> TokenIds:
         """Token ids [token_lo, token_hi) of a session, int32. Raises InputError, RecordDamaged or SessionNotFound."""

@@ -18,7 +18,7 @@ from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk, role_of
 from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
-from livingkv.store.rows import Role, SessionRow, SourceRow, TokenIds
+from livingkv.store.rows import ChunkRow, Role, SessionRow, SourceRow, TokenIds
 from livingkv.store.sealing import SEALED_NAME, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.snapshot import Snapshot
@@ -241,6 +241,21 @@ class Reading:
             _require_span("tokens", token, token + 1, item.n_tokens)
             _, chunk = next(snapshot.chunks_from_token(session_id, token, item.n_chunks))
         return role_of(chunk.role)
+
+    def chunks(self, session_id: int) -> list[ChunkRow]:
+        """See Store.chunks."""
+        with self._catalog.read() as snapshot:
+            self.require_session(snapshot, session_id)
+            return [
+                ChunkRow(
+                    item.first_token,
+                    item.first_token + item.n_tokens,
+                    item.first_byte,
+                    item.first_byte + item.n_bytes,
+                    role_of(item.role),
+                )
+                for _, item in snapshot.chunks(session_id)
+            ]
 
     def text(self, session_id: int, byte_lo: int, byte_hi: int | None) -> bytes:
         """See Store.text."""

@@ -171,6 +171,16 @@ class ArchivedSentence:
     sealed: str = ""
 
 
+class ChunkRow(NamedTuple):
+    """What one append of a session covers: half-open spans of its tokens and of its text's bytes."""
+
+    token_lo: int
+    token_hi: int
+    byte_lo: int
+    byte_hi: int
+    role: Role
+
+
 @dataclass(frozen=True, slots=True)
 class PortableChunk:
     """One append of an exported session, for ingesting its text again. Forgotten sentences read as spaces."""

@@ -135,3 +135,17 @@ def test_windowed_dual_chunk_equals_absolute_while_distances_are_short() -> None
         hot = engine.hot_window(SETTINGS, N_SINKS)
         out.append(engine.runner.logits(ids, hot, "all")[0])
     assert (out[0] - out[1]).abs().max() <= 1e-3
+
+
+@pytest.mark.parametrize(("n", "back"), [(10, 3), (70, 6), (200, 8), (519, 7)])
+def test_rewound_it_goes_on_as_if_the_tokens_had_not_been_read(n: int, back: int) -> None:
+    engine = engine_of("int8")
+    hot, plain = (engine.hot_window(SETTINGS, N_SINKS) for _ in range(2))
+    ids = tokens(n)
+    for part in (ids[: n - back], ids[n - back :]):
+        engine.runner.read(part, hot)
+    engine.runner.read(ids[: n - back], plain)
+    hot.rewind(n - back)
+    assert (hot.n_tokens, hot.take_sealed(), hot.tail()) == (plain.n_tokens, plain.take_sealed(), plain.tail())
+    for one, two in zip(greedy(engine, hot, tokens(1), 70), greedy(engine, plain, tokens(1), 70), strict=True):
+        assert torch.equal(one, two)

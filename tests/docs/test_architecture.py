@@ -24,7 +24,7 @@ def test_every_file_that_is_named_exists() -> None:
     assert [name for name in sorted(named) if not ((PACKAGE / name).is_file() or (ROOT / name).is_file())] == []
 
 
-@pytest.mark.parametrize("heading", ["## The life of a write", "## The life of a question"])
+@pytest.mark.parametrize("heading", ["## The life of a write", "## The life of a question", "## The life of a request"])
 def test_a_life_has_at_most_ten_steps(heading: str) -> None:
     section = ARCHITECTURE.partition(heading + "\n")[2].partition("\n## ")[0]
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)]

@@ -48,7 +48,7 @@ def below(module: str) -> set[str]:
 
 
 def test_layers_name_only_what_exists() -> None:
-    assert len(layers()) == 7
+    assert len(layers()) == 8
     named = [name for _, names in layers() for name in names]
     assert [name for name in named if not (ROOT / "livingkv" / name).exists()] == []
 
@@ -114,6 +114,11 @@ def test_importing_livingkv_loads_no_torch() -> None:
         ("faiss", r"index/.*"),
         ("typer", r"cli.*\.py"),
         ("rich", r"cli.*\.py"),
+        ("fastapi", r"server/.*"),
+        ("starlette", r"server/.*"),
+        ("uvicorn", r"server/.*"),
+        ("pydantic", r"server/.*"),
+        ("prometheus_client", r"server/.*"),
         ("transformers", r"(model|gguf_).*\.py|runner\.py|index/minilm\.py"),
     ],
 )

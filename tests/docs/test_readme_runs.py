@@ -46,6 +46,8 @@ def test_the_shell_lines_of_the_first_use_run(
             continue
         verb = words.index("livingkv")
         before, argv = words[:verb], words[verb + 1 :]
+        if argv[0] == "serve" or argv[:2] == ["keys", "revoke"]:
+            continue  # the first does not end, the second needs an id that keys add has printed
         stdin = piped_text(before[:-1]) if before else b""
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         code = run(typer.main.get_group(app), argv)

@@ -39,6 +39,25 @@ def test_what_was_appended_is_there_after_reopening(folder: Path) -> None:
     assert len(list((folder / "store" / "segments").iterdir())) > 3
 
 
+def test_chunks_are_the_appends_in_order(folder: Path) -> None:
+    rng = random.Random(3)
+    with new_store(folder / "store") as store:
+        model, appends = new_session(store), list[Append]()
+        for _ in range(4):
+            appends.append(make_append(model, rng))
+            model = model.applied(appends[-1])
+        store.append_all(appends)
+        chunks = store.chunks(appends[0].session_id)
+        assert [chunk.role for chunk in chunks] == [append.role for append in appends]
+        assert [(chunk.token_lo, chunk.token_hi - chunk.token_lo) for chunk in chunks] == [
+            (append.first_token, len(append.token_ids)) for append in appends
+        ]
+        text = store.text(appends[0].session_id)
+        assert [text[chunk.byte_lo : chunk.byte_hi] for chunk in chunks] == [append.text for append in appends]
+        with pytest.raises(SessionNotFound):
+            store.chunks(99)
+
+
 def test_a_group_is_one_commit_over_several_sessions(folder: Path) -> None:
     rng = random.Random(1)
     with new_store(folder / "store") as store:

@@ -1,0 +1,178 @@
+"""What every request passes before a route sees it: its Host and Origin, its size, its key, its rate.
+
+Knows HTTP as ASGI has it; knows no route's body. Logs method, path, status and time; never a query or a body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from livingkv.server.api_errors import ApiError, without_values
+from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
+from livingkv.server.keys import Scope as KeyScope
+from livingkv.server.limits import Rate
+from livingkv.server.options import ServerOptions, is_loopback
+
+LOG = logging.getLogger("livingkv.server")
+OPEN_PATHS = ("/health", "/ready")
+_BODY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the tenant comes from the key, never from what the request says. key: None where none is needed."""
+
+    tenant: str
+    key: ApiKey | None = None
+
+    @property
+    def forwards_users(self) -> bool:
+        """Its headers say for whom it asks."""
+        return self.key is not None and self.key.forwards_users
+
+    def require(self, scope: KeyScope) -> None:
+        """Raise ApiError where the key does not allow this."""
+        if self.key is not None and not self.key.allows(scope):
+            raise ApiError(403, f"the key allows {', '.join(self.key.scopes)}; this needs {scope}", code="scope")
+
+
+class Guard:
+    """ASGI middleware; puts a `Caller` into the request's state."""
+
+    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None) -> None:
+        self._app = app
+        self._options = options
+        self._keys = keys
+        self._rate = None if options.requests_per_minute is None else Rate(options.requests_per_minute)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 499  # nothing was sent: the client went away
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message["status"] if message["type"] == "http.response.start" else status
+            await send(message)
+
+        try:
+            try:
+                await self._pass(scope, receive, noted)
+            except ApiError as error:
+                await _refuse(error, noted)
+            except Exception as error:  # the edge of a request: told without any content, and recorded
+                LOG.error("a request failed", exc_info=without_values(error))
+                if status == 499:
+                    await _refuse(ApiError(500, "the service failed", code="internal"), noted)
+        finally:
+            took_ms = (time.perf_counter() - started) * 1000
+            LOG.info("%s %s %d %.0f ms", scope["method"], _path(scope), status, took_ms)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        self._check_host(headers)
+        self._check_origin(headers)
+        caller = Caller(DEFAULT_TENANT)
+        if scope["path"] not in OPEN_PATHS:
+            caller = self._caller(headers)
+            if self._rate is not None:
+                self._rate.take(caller.key.key_id if caller.key else caller.tenant)
+        scope.setdefault("state", {})["caller"] = caller
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            _check_type(headers)
+            receive = await self._whole_body(headers, receive)
+        await self._app(scope, receive, send)
+
+    def _check_host(self, headers: Headers) -> None:
+        """On loopback a foreign Host means that a web page had its own name point here (DNS rebinding)."""
+        if not is_loopback(self._options.host) and not self._options.allowed_hosts:
+            return
+        host = _host_of(headers.get("host", ""))
+        if not (is_loopback(host) or host in (self._options.host, *self._options.allowed_hosts)):
+            raise ApiError(403, "this Host is not served here", code="host_not_allowed")
+
+    def _check_origin(self, headers: Headers) -> None:
+        origin = headers.get("origin")
+        if origin is None or origin in self._options.allowed_origins:
+            return
+        if urlsplit(origin).netloc != headers.get("host"):
+            raise ApiError(403, "web pages of this origin are not served", code="origin_not_allowed")
+
+    def _caller(self, headers: Headers) -> Caller:
+        if self._keys is None:
+            return Caller(DEFAULT_TENANT)
+        scheme, _, presented = headers.get("authorization", "").partition(" ")
+        key = self._keys.find(presented.strip()) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise ApiError(401, "a valid API key is needed: Authorization: Bearer lkv_...", code="invalid_api_key")
+        return Caller(key.tenant, key)
+
+    async def _whole_body(self, headers: Headers, receive: Receive) -> Receive:
+        """Read the body, within the limit; what comes after it, the disconnect, is passed on."""
+        limit = self._options.max_body_bytes
+        said = headers.get("content-length", "0")
+        if said.isdecimal() and int(said) > limit:
+            raise _too_large(limit)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                while True:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise _too_large(limit)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError as error:
+            raise ApiError(408, f"the body did not come within {_BODY_S:.0f} s", code="timeout") from error
+        waiting: list[Message] = [message if message["type"] != "http.request" else _request(bytes(body))]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        return replay
+
+
+def _request(body: bytes) -> Message:
+    return {"type": "http.request", "body": body, "more_body": False}
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"a body of at most {limit} bytes is allowed", code="body_too_large")
+
+
+def _check_type(headers: Headers) -> None:
+    """A web page of another origin cannot send JSON as such without asking first."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if has_body and kind != "application/json":
+        raise ApiError(415, "Content-Type: application/json is needed", code="content_type")
+
+
+def _host_of(header: str) -> str:
+    return urlsplit(f"//{header}").hostname or ""
+
+
+def _path(scope: Scope) -> str:
+    """The route's path where there is one: a path may hold a name that somebody chose."""
+    route: Any = scope.get("route")
+    return str(getattr(route, "path", "(no route)"))
+
+
+async def _refuse(error: ApiError, send: Send) -> None:
+    body = json.dumps(error.envelope()).encode()
+    named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
+    headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,172 @@
+"""The one thread that runs the model, and the bounded queue before it.
+
+Knows jobs as iterators of steps: a step is a block of a prompt or a token of a reply. Jobs side by side take turns step
+by step, so a short one does not wait for a long one; a job that is given up is closed before its next step. Knows
+nothing of what a step does.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from livingkv.server.api_errors import ApiError, not_ready, queue_full
+from livingkv.server.counters import Counters
+
+LOG = logging.getLogger("livingkv.server")
+Steps = Callable[[], Iterator[None]]
+
+
+class Phase(Enum):
+    """What the thread is doing in all."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPING = "stopping"
+
+
+class Job:
+    """One request's work. `cancel` may be called from any thread, also when it is done."""
+
+    def __init__(self, make: Steps, fail: Callable[[Exception], None]) -> None:
+        self.fail = fail
+        self._make = make
+        self._steps: Iterator[None] | None = None
+        self._cancelled = threading.Event()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once it was given up."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Give it up: it is closed before its next step."""
+        self._cancelled.set()
+
+    def step(self) -> bool:
+        """One step; False when it was the last. Raises what the step raises."""
+        if self._steps is None:
+            self._steps = self._make()
+        return next(self._steps, self) is not self
+
+    def close(self) -> None:
+        """Undo what a job that is not done holds."""
+        close = getattr(self._steps, "close", None)
+        if close is not None:
+            close()
+
+
+class InferenceThread:
+    """Runs `prepare`, then jobs until `stop`, then `finish`, all on one thread. `idle` is called after `idle_s` without
+    a job."""
+
+    def __init__(
+        self,
+        prepare: Callable[[], None],
+        idle: Callable[[], None],
+        finish: Callable[[], None],
+        counters: Counters,
+        *,
+        n_waiting: int,
+        n_side_by_side: int,
+        idle_s: float,
+    ) -> None:
+        self.phase = Phase.STARTING
+        self.error: Exception | None = None
+        self._prepare, self._idle, self._finish = prepare, idle, finish
+        self._counters = counters
+        self._waiting: queue.Queue[Job | None] = queue.Queue()
+        self._n_waiting = n_waiting
+        self._n_side_by_side = n_side_by_side
+        self._idle_s = idle_s
+        self._running: list[Job] = []
+        self._thread = threading.Thread(target=self._run, name="livingkv-inference", daemon=True)
+
+    def start(self) -> None:
+        """Begin; `phase` tells how far it is."""
+        self._thread.start()
+
+    def submit(self, make: Steps, fail: Callable[[Exception], None]) -> Job:
+        """Queue a job. Raises ApiError where too many wait, or while none are taken."""
+        if self.phase is Phase.STARTING:
+            raise not_ready("the model is being loaded: try again")
+        if self.phase is not Phase.READY:
+            raise not_ready("the service is stopping")
+        if self._waiting.qsize() >= self._n_waiting:
+            raise queue_full()
+        job = Job(make, fail)
+        self._waiting.put(job)
+        self._counters.waiting.set(self._waiting.qsize())
+        return job
+
+    def stop(self, timeout_s: float) -> bool:
+        """Close all jobs, finish, and wait for it. False where a step takes longer than that."""
+        if self.phase is not Phase.FAILED:
+            self.phase = Phase.STOPPING
+        self._waiting.put(None)  # wakes it
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._prepare()
+            if self.phase is Phase.STARTING:
+                self.phase = Phase.READY
+            while self.phase is Phase.READY:
+                self._round()
+        except Exception as error:  # the edge of the thread: whoever asks for its phase is told
+            LOG.error("the inference thread failed: %s", type(error).__name__)
+            self.error, self.phase = error, Phase.FAILED
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        left = [*self._running]
+        while not self._waiting.empty():
+            job = self._waiting.get_nowait()
+            left += [job] if job is not None else []
+        for job in left:
+            job.close()
+            job.fail(not_ready("the service is stopping"))
+        self._finish()
+
+    def _round(self) -> None:
+        """Take up jobs, and let each do a step."""
+        self._take()
+        for job in list(self._running):
+            if self.phase is not Phase.READY:
+                return
+            if not self._went_on(job):
+                self._running.remove(job)
+        self._counters.waiting.set(self._waiting.qsize())
+        self._counters.running.set(len(self._running))
+
+    def _take(self) -> None:
+        try:
+            while len(self._running) < self._n_side_by_side:
+                job = self._waiting.get_nowait() if self._running else self._waiting.get(timeout=self._idle_s)
+                if job is None:
+                    return
+                self._running.append(job)
+        except queue.Empty:
+            if not self._running:
+                self._idle()
+
+    def _went_on(self, job: Job) -> bool:
+        """One step of a job; False when nothing more comes of it."""
+        try:
+            if job.is_cancelled:
+                self._counters.cancelled.inc()
+                job.close()
+                return False
+            return job.step()
+        except ApiError as error:
+            job.fail(error)
+        except Exception as error:  # the edge of a request: told to it, and counted
+            job.fail(error)
+        return False

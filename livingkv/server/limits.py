@@ -1,0 +1,73 @@
+"""What one request, one tenant and one key may take.
+
+Knows numbers; knows no route. Raises ApiError, which names what was asked for and what is allowed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from livingkv.server.api_errors import ApiError
+from livingkv.server.options import ServerOptions
+from livingkv.server.tenants import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """Limits of a turn. context_tokens: prompt and reply together."""
+
+    context_tokens: int
+    max_sessions: int
+    max_tenant_bytes: int | None
+
+    @classmethod
+    def of(cls, options: ServerOptions, native_context: int) -> TurnLimits:
+        """Those of a service whose model was trained for so many tokens."""
+        return cls(options.context_tokens or native_context, options.max_sessions, options.max_tenant_bytes)
+
+    def room_for_reply(self, n_prompt: int, max_tokens: int) -> int:
+        """How long the reply may be. Raises ApiError where the prompt leaves no room."""
+        room = self.context_tokens - n_prompt
+        if room < 1:
+            raise ApiError(
+                400,
+                f"the prompt has {n_prompt} tokens, and prompt and reply together may have {self.context_tokens}",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return min(room, max_tokens)
+
+    def check_sessions(self, tenant: Tenant) -> None:
+        """Raise ApiError where the tenant may not have one more session."""
+        if len(tenant.conversations) >= self.max_sessions:
+            raise ApiError(507, f"{self.max_sessions} sessions are stored: forget some", code="too_many_sessions")
+
+    def check_bytes(self, tenant: Tenant) -> None:
+        """Raise ApiError where the tenant may not store more."""
+        if self.max_tenant_bytes is not None and tenant.home.has_store:
+            size = tenant.home.store().stats().size_bytes
+            if size >= self.max_tenant_bytes:
+                allowed = f"{size} bytes are stored and {self.max_tenant_bytes} are allowed: forget some sessions"
+                raise ApiError(507, allowed, code="tenant_full")
+
+
+class Rate:
+    """So many requests a minute for each name, evenly; as many at once. Not thread-safe."""
+
+    def __init__(self, per_minute: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._now = now
+        self._spent: dict[str, tuple[float, float]] = {}  # requests that count still, and when that was so
+
+    def take(self, name: str) -> None:
+        """Count a request. Raises ApiError where it is one too many."""
+        now, per_s = self._now(), self._per_minute / 60
+        spent, when = self._spent.get(name, (0.0, now))
+        spent = max(0.0, spent - (now - when) * per_s)
+        if spent + 1 > self._per_minute:
+            wait = int((spent + 1 - self._per_minute) / per_s) + 1
+            told = f"{self._per_minute} requests a minute are allowed: try again"
+            raise ApiError(429, told, code="rate_limit_exceeded", retry_after_s=wait)
+        self._spent[name] = (spent + 1, now)

@@ -1,0 +1,79 @@
+"""What a service is started with: one frozen dataclass, checked when it is made.
+
+Knows names, units and allowed ranges; knows nothing of how they are used.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from livingkv.errors import InputError
+from livingkv.settings import Settings
+
+_LEAST = {
+    "max_body_bytes": 1024,
+    "max_new_tokens": 1,
+    "default_new_tokens": 1,
+    "max_sessions": 1,
+    "max_tenant_bytes": 1 << 20,
+    "requests_per_minute": 1,
+    "n_waiting": 1,
+    "n_side_by_side": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """A service over the stores in `folder`, one for each tenant. Raises InputError for what is out of range.
+
+    host: an address of this machine; one that is not loopback needs `keys_file`.
+    settings: of every tenant's memory. n_waiting: requests that may wait; n_side_by_side: requests whose steps take
+    turns on the model, each with a hot window of its own. context_tokens: prompt and reply together, None for what the
+    model was trained for. stop_s: how long streams may go on after SIGTERM.
+    allowed_hosts, allowed_origins: names in Host headers, and web pages, besides the service's own.
+    """
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8345
+    keys_file: Path | None = None
+    settings: Settings = field(default_factory=Settings)
+    n_waiting: int = 64
+    n_side_by_side: int = 2
+    context_tokens: int | None = None
+    default_new_tokens: int = 1024
+    max_new_tokens: int = 1 << 14
+    max_body_bytes: int = 1 << 22
+    max_sessions: int = 100_000
+    max_tenant_bytes: int | None = None
+    requests_per_minute: int | None = None
+    idle_s: float = 60.0
+    stop_s: float = 4.0
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(name, value, f"{least} or more is allowed")
+        if not 0 <= self.port < 1 << 16:
+            raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
+        if self.keys_file is None and not is_loopback(self.host):
+            raise InputError("host", self.host, "without --keys only this machine is served: 127.0.0.1")
+        if (self.folder / "manifest.json").exists():
+            raise InputError(
+                "folder", self.folder, "a folder of stores is allowed, one for each tenant: this is a store"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address or name that other machines cannot reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

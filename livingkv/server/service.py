@@ -1,0 +1,189 @@
+"""A service: one model, the tenants' stores, and the thread that works on them; requests as streams of events.
+
+Knows how the parts fit together; knows no HTTP. What it offers to routes may be awaited on an event loop, which is
+never blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+
+import torch
+
+from livingkv.engine import Engine
+from livingkv.errors import InputError, LivingKVError
+from livingkv.model_choice import ModelChoice
+from livingkv.models import LoadedModel
+from livingkv.sampling import Sampler, Sampling
+from livingkv.server.api_errors import ApiError, api_error, without_values
+from livingkv.server.completing import Completion, CompletionRequest
+from livingkv.server.counters import Counters
+from livingkv.server.embedding import Embedded, Embedding
+from livingkv.server.events import Done, Emit, Event, Failed
+from livingkv.server.inference_thread import InferenceThread, Phase
+from livingkv.server.limits import TurnLimits
+from livingkv.server.options import ServerOptions
+from livingkv.server.tenants import Tenants
+from livingkv.server.token_texts import TokenTexts
+from livingkv.server.turn import Turn, TurnRequest
+from livingkv.settings import DEFAULT_CODEC
+
+LOG = logging.getLogger("livingkv.server")
+Work = Callable[[Emit], Iterator[None]]
+
+
+class _Parts:
+    """What there is once the model is loaded. Used on the inference thread only, but for names and limits."""
+
+    def __init__(self, options: ServerOptions, model: LoadedModel) -> None:
+        self.model = model
+        self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
+        self.texts = TokenTexts(model.tokenizer)
+        self.limits = TurnLimits.of(options, model.shape.native_context)
+        self.tenants = Tenants(options.folder, model, options.settings)
+        self.embedding = Embedding(self.engine)
+
+    def warm_up(self, options: ServerOptions) -> None:
+        """Generate a token; ready means that this works."""
+        words = self.engine.words
+        hot = self.engine.hot_window(options.settings, len(words.framing.prologue))
+        ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
+        for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 1):
+            pass
+
+
+class Service:
+    """Made by whoever serves it; `start` and `stop` once each."""
+
+    def __init__(self, options: ServerOptions, model: ModelChoice | LoadedModel) -> None:
+        self.options = options
+        self.counters = Counters()
+        self.started_s = int(time.time())
+        self._model = model
+        self._parts: _Parts | None = None
+        self._thread = InferenceThread(
+            self._prepare,
+            self._idle,
+            self._finish,
+            self.counters,
+            n_waiting=options.n_waiting,
+            n_side_by_side=options.n_side_by_side,
+            idle_s=options.idle_s,
+        )
+
+    def start(self) -> None:
+        """Begin to load the model; returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Cut what is going on and close the stores. False where a step takes longer than that."""
+        return self._thread.stop(timeout_s)
+
+    @property
+    def phase(self) -> Phase:
+        """How far it is."""
+        return self._thread.phase
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it failed to start."""
+        return self._thread.error
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model. Raises ApiError while it is not loaded."""
+        return self._ready().model.name
+
+    def _prepare(self) -> None:
+        self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
+        parts = _Parts(self.options, model)
+        parts.warm_up(self.options)
+        self._parts = parts
+
+    def _idle(self) -> None:
+        if self._parts is not None:
+            self._parts.tenants.let_go()
+
+    def _finish(self) -> None:
+        if self._parts is not None:
+            self._parts.tenants.close()
+
+    def _ready(self) -> _Parts:
+        if self._parts is None:
+            raise ApiError(503, "the model is being loaded: try again", code="not_ready", retry_after_s=2)
+        return self._parts
+
+    def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
+        """A turn of a conversation. Closing the iterator gives it up."""
+        parts = self._ready()
+
+        def work(emit: Emit) -> Iterator[None]:
+            parts.tenants.let_go_others(tenant)
+            return Turn(parts.tenants.open_one(tenant), asked, parts.limits, self.counters, emit).steps()
+
+        return self._events(work)
+
+    def complete(self, asked: CompletionRequest) -> AsyncGenerator[Event, None]:
+        """Text that goes on from a prompt. Nothing is stored."""
+        parts = self._ready()
+        settings = self.options.settings
+
+        def work(emit: Emit) -> Iterator[None]:
+            return Completion(parts.engine, parts.texts, asked, parts.limits, settings, self.counters, emit).steps()
+
+        return self._events(work)
+
+    async def embed(self, inputs: tuple[str | tuple[int, ...], ...]) -> Embedded:
+        """Vectors of texts. Raises ApiError."""
+        parts = self._ready()
+        found: list[Embedded] = []
+
+        def work(emit: Emit) -> Iterator[None]:
+            for done in parts.embedding.steps(inputs):
+                found.extend([done] if done is not None else [])
+                yield
+            emit(Done("stop", 0, 0, 0, 0, None))
+
+        async for event in self._events(work):
+            if isinstance(event, Failed):
+                raise event.error
+        return found[0]
+
+    async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
+        """What a job tells, up to Done or Failed. Raises ApiError where it is not taken up."""
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+
+        def emit(event: Event) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        job = self._thread.submit(lambda: work(emit), lambda error: emit(Failed(self._told(error))))
+        try:
+            while True:
+                event = await events.get()
+                yield event
+                if isinstance(event, (Done, Failed)):
+                    return
+        finally:
+            job.cancel()
+
+    def _told(self, error: Exception) -> ApiError:
+        """What the client is told of an error; what it did not cause is counted and logged, without any content."""
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, InputError):
+            return api_error(error)
+        told = (
+            api_error(error)
+            if isinstance(error, LivingKVError)
+            else ApiError(500, "the service failed", code="internal")
+        )
+        if told.status == 500:
+            self.counters.failed.inc()
+            LOG.error("a request failed: %s", type(error).__name__, exc_info=without_values(error))
+        return told

@@ -1,0 +1,23 @@
+"""The memory settings of a service: those of any memory, with a block small enough to be cancelled between two.
+
+Knows settings only.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from livingkv.settings import Settings
+
+_CPU_BLOCK = 64
+"""A block is what a cancelled request still costs: about half a second on a CPU with half a billion weights."""
+
+
+def service_settings(*, window_tokens: int, ram_budget_bytes: int | None, key_folder: str | None) -> Settings:
+    """The settings of every tenant. Raises InputError."""
+    values: dict[str, object] = {"window_tokens": window_tokens, "key_folder": key_folder}
+    if ram_budget_bytes is not None:
+        values["ram_budget_bytes"] = ram_budget_bytes
+    if not torch.cuda.is_available():
+        values["block_tokens"] = _CPU_BLOCK
+    return Settings.from_dict(values)

@@ -1,0 +1,94 @@
+"""The tenants of a service: one store each, in a folder of its own, opened when first used.
+
+Knows homes and conversations; knows no HTTP. The name comes from the key that a request was made with. Everything here
+happens on the inference thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from livingkv.conversation_mark import is_conversation
+from livingkv.errors import InputError, SessionNotFound, StoreNotFound
+from livingkv.home import Home
+from livingkv.models import LoadedModel
+from livingkv.server.conversations import Conversations
+from livingkv.server.keys import TENANT
+from livingkv.server.rendering import ChatTemplate
+from livingkv.server.token_texts import TokenTexts
+from livingkv.settings import Settings
+from livingkv.store import SessionRow
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One tenant's open parts. busy: names of sessions that a turn is writing to."""
+
+    name: str
+    home: Home
+    conversations: Conversations
+    template: ChatTemplate
+    texts: TokenTexts
+    busy: set[str] = field(default_factory=set)
+
+    def known_session(self, name: str) -> SessionRow | None:
+        """The conversation of this name, None if there is none yet. Raises InputError where it is something else."""
+        try:
+            row = self.home.store().session(name)
+        except (SessionNotFound, StoreNotFound):
+            return None
+        if row.n_tokens and not is_conversation(self.home.store(), row.session_id):
+            raise InputError("session", repr(name), "one that no document was ingested into is allowed: name another")
+        return row
+
+    def free_name(self, name: str) -> str:
+        """A name for what `name` was until now."""
+        taken = {row.name for row in self.home.store().sessions()}
+        number = 2
+        while f"{name}~{number}" in taken:
+            number += 1
+        return f"{name}~{number}"
+
+
+class Tenants:
+    """All tenants. `open_one` may take as long as the store's recovery. Not thread-safe."""
+
+    def __init__(self, folder: Path, model: LoadedModel, settings: Settings) -> None:
+        self._folder = folder
+        self._model = model
+        self._settings = settings
+        self._open: dict[str, Tenant] = {}
+
+    def open_one(self, name: str) -> Tenant:
+        """A tenant's parts, its store opened now if need be. Raises StoreError or FingerprintMismatch."""
+        tenant = self._open.get(name)
+        if tenant is None:
+            assert TENANT.fullmatch(name), "names of tenants come from the keys file"
+            home = Home(self._folder / name, self._model, self._settings, read_only=False, create=True)
+            try:
+                store = home.store() if home.has_store else None
+                engine = home.engine()
+                parts = Conversations(store), ChatTemplate(engine), TokenTexts(self._model.tokenizer)
+            except BaseException:
+                home.close()
+                raise
+            tenant = self._open[name] = Tenant(name, home, *parts)
+        return tenant
+
+    def let_go(self) -> None:
+        """Drop what device memory and RAM hold of sessions; they are restored from the stores when they go on."""
+        for tenant in self._open.values():
+            if not tenant.busy:
+                tenant.home.let_go()
+
+    def let_go_others(self, name: str) -> None:
+        """The same for all tenants but one: device memory does not grow with their number."""
+        for tenant in self._open.values():
+            if tenant.name != name and not tenant.busy:
+                tenant.home.let_go()
+
+    def close(self) -> None:
+        """Close all stores. What was acknowledged is durable already."""
+        while self._open:
+            self._open.popitem()[1].home.close()
