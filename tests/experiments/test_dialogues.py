@@ -63,7 +63,10 @@ def test_retrieval_and_answer_are_counted_apart() -> None:
 
 
 def test_only_results_of_one_plan_are_put_together() -> None:
-    one, two = ({"plan": {"seed": 0}, "histories": [n], "answers": [n], "end": {}} for n in range(2))
-    assert merged([one, two])["answers"] == [0, 1]
+    rows = [{"system": "auto", "type": "user", "right": right, "refused": False} for right in (True, False)]
+    one, two = ({"plan": {"seed": 0}, "histories": [], "answers": [row], "end": {}} for row in rows)
+    whole = merged([one, two])
+    assert whole["answers"] == rows
+    assert whole["summary"]["auto"]["user"] == {"n": 2, "right": 1, "wrong, not refused": 1}
     with pytest.raises(ValueError, match="different plans"):
         merged([one, {**two, "plan": {"seed": 1}}])
