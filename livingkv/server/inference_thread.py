@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from livingkv.server.api_errors import ApiError, not_ready, queue_full
+from livingkv.server.api_errors import ApiError, not_ready, queue_full, without_values
 from livingkv.server.counters import Counters
 
 LOG = logging.getLogger("livingkv.server")
@@ -62,7 +62,8 @@ class Job:
 
 class InferenceThread:
     """Runs `prepare`, then jobs until `stop`, then `finish`, all on one thread. `idle` is called after `idle_s` without
-    a job."""
+    a job. Where one of the three raises, `phase` is FAILED and `error` says why; jobs are closed and `finish` is called
+    all the same, and no job is taken any more."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class InferenceThread:
         self._n_side_by_side = n_side_by_side
         self._idle_s = idle_s
         self._running: list[Job] = []
+        self._gate = threading.Lock()  # nothing is queued once the phase is another than READY
         self._thread = threading.Thread(target=self._run, name="livingkv-inference", daemon=True)
 
     def start(self) -> None:
@@ -92,48 +94,72 @@ class InferenceThread:
 
     def submit(self, make: Steps, fail: Callable[[Exception], None]) -> Job:
         """Queue a job. Raises ApiError where too many wait, or while none are taken."""
-        if self.phase is Phase.STARTING:
-            raise not_ready("the model is being loaded: try again")
-        if self.phase is not Phase.READY:
-            raise not_ready("the service is stopping")
-        if self._waiting.qsize() >= self._n_waiting:
-            raise queue_full()
         job = Job(make, fail)
-        self._waiting.put(job)
+        with self._gate:
+            if self.phase is not Phase.READY:
+                raise self._refusal()
+            if self._waiting.qsize() >= self._n_waiting:
+                raise queue_full()
+            self._waiting.put(job)
         self._counters.waiting.set(self._waiting.qsize())
         return job
 
     def stop(self, timeout_s: float) -> bool:
         """Close all jobs, finish, and wait for it. False where a step takes longer than that."""
-        if self.phase is not Phase.FAILED:
-            self.phase = Phase.STOPPING
+        with self._gate:
+            if self.phase is not Phase.FAILED:
+                self.phase = Phase.STOPPING
         self._waiting.put(None)  # wakes it
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _refusal(self) -> ApiError:
+        told = {
+            Phase.STARTING: "the model is being loaded: try again",
+            Phase.FAILED: "the service failed and ends: it has to be started again",
+        }
+        return not_ready(told.get(self.phase, "the service is stopping"))
+
     def _run(self) -> None:
         try:
-            self._prepare()
+            self._work()
+        except Exception as error:  # the edge of the thread: whoever asks for its phase is told
+            self._failed(error)
+        try:
+            self._drop_jobs()
+        finally:
+            try:
+                self._finish()
+            except Exception as error:  # the edge of the thread, again
+                self._failed(error)
+
+    def _work(self) -> None:
+        self._prepare()
+        with self._gate:
             if self.phase is Phase.STARTING:
                 self.phase = Phase.READY
-            while self.phase is Phase.READY:
-                self._round()
-        except Exception as error:  # the edge of the thread: whoever asks for its phase is told
-            LOG.error("the inference thread failed: %s", type(error).__name__)
-            self.error, self.phase = error, Phase.FAILED
-        finally:
-            self._end()
+        while self.phase is Phase.READY:
+            self._round()
 
-    def _end(self) -> None:
+    def _failed(self, error: Exception) -> None:
+        """Note the first error, which the others may come from."""
+        LOG.error("the inference thread failed", exc_info=without_values(error))
+        with self._gate:
+            self.error, self.phase = self.error or error, Phase.FAILED
+
+    def _drop_jobs(self) -> None:
+        """Close every job, whatever closing another raises, and tell whoever waits for it."""
         left = [*self._running]
         while not self._waiting.empty():
             job = self._waiting.get_nowait()
             left += [job] if job is not None else []
         for job in left:
-            job.close()
-            job.fail(not_ready("the service is stopping"))
-        self._finish()
+            try:
+                job.close()
+            except Exception as error:  # the edge of a request: the others are closed all the same
+                LOG.error("a job could not be closed", exc_info=without_values(error))
+            job.fail(self._refusal())
 
     def _round(self) -> None:
         """Take up jobs, and let each do a step."""

@@ -90,7 +90,7 @@ class Service:
 
     @property
     def error(self) -> Exception | None:
-        """Why it failed to start."""
+        """Why it failed."""
         return self._thread.error
 
     @property

@@ -24,6 +24,8 @@ from livingkv.server.options import ServerOptions
 from livingkv.server.service import Service
 
 _POLL_S = 0.05
+_WATCH_S = 0.5
+"""How soon a service whose thread failed is noticed."""
 _LAST_STEP_S = 2.5
 """How long a step that is under way may take before the process leaves it behind."""
 
@@ -31,7 +33,8 @@ _LAST_STEP_S = 2.5
 def serve(options: ServerOptions, model: ModelChoice | LoadedModel, say: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. `say` gets a line when requests are taken.
 
-    Raises InputError (the address is taken, the keys file cannot be read), or why the model could not be loaded.
+    Raises InputError (the address is taken, the keys file cannot be read), or why the model could not be loaded or the
+    service failed later; it ends then.
     """
     service = Service(options, model)
     app = create_app(service)
@@ -51,12 +54,12 @@ def serve(options: ServerOptions, model: ModelChoice | LoadedModel, say: Callabl
         signal.signal(number, signal.SIG_IGN)  # what uvicorn puts back when it has handled one
     service.start()
     try:
-        asyncio.run(_serve(server, listening, service, say))
+        was_ready = asyncio.run(_serve(server, listening, service, say))
     finally:
         stopped = service.stop(_LAST_STEP_S)
         listening.close()
     if service.phase is Phase.FAILED and service.error is not None:
-        raise _reason(service.error)
+        raise _reason(service.error, "the service failed" if was_ready else "the model did not start")
     if not stopped:  # a step is still under way on its thread: nothing of it was acknowledged
         sys.stderr.flush()
         os._exit(0)
@@ -65,16 +68,21 @@ def serve(options: ServerOptions, model: ModelChoice | LoadedModel, say: Callabl
 
 async def _serve(
     server: uvicorn.Server, listening: socket.socket, service: Service, say: Callable[[str], None]
-) -> None:
+) -> bool:
+    """Serve until told to stop, or until the service fails. True if it was ready."""
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
-    while service.phase is Phase.STARTING and not serving.done():
-        await asyncio.wait({serving}, timeout=_POLL_S)
-    if service.phase is Phase.FAILED:
-        server.should_exit = True
-    elif not serving.done():
-        host, port = listening.getsockname()[:2]
-        say(f"livingkv: {service.model_name} is served on http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+    was_ready = False
+    while not serving.done():
+        if service.phase is Phase.FAILED:
+            server.should_exit = True
+            break
+        if service.phase is Phase.READY and not was_ready:
+            was_ready = True
+            host, port = listening.getsockname()[:2]
+            say(f"livingkv: {service.model_name} is served on http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+        await asyncio.wait({serving}, timeout=_WATCH_S if was_ready else _POLL_S)
     await serving
+    return was_ready
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -93,6 +101,6 @@ def _bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def _reason(error: Exception) -> Exception:
-    """Why it did not start: livingkv's own errors say it in one line."""
-    return error if isinstance(error, LivingKVError) else ModelError(f"the model did not start: {type(error).__name__}")
+def _reason(error: Exception, what: str) -> Exception:
+    """Why it ended: livingkv's own errors say it in one line."""
+    return error if isinstance(error, LivingKVError) else ModelError(f"{what}: {type(error).__name__}")

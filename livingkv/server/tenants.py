@@ -6,6 +6,7 @@ happens on the inference thread.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,6 +90,8 @@ class Tenants:
                 tenant.home.let_go()
 
     def close(self) -> None:
-        """Close all stores. What was acknowledged is durable already."""
-        while self._open:
-            self._open.popitem()[1].home.close()
+        """Close all stores, also where one cannot be, whose error is raised. What was acknowledged is durable already."""
+        with ExitStack() as closing:
+            for tenant in self._open.values():
+                closing.callback(tenant.home.close)
+            self._open = {}

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from livingkv.errors import ModelError
 from livingkv.memory import Memory
+from livingkv.server.api_errors import ApiError
 from livingkv.server.counters import Counters
 from livingkv.server.inference_thread import InferenceThread, Phase
-from tests.server.serving import CHAT, Served, cached, said, scripted, serving, slowly, talk, wait_until
+from livingkv.server.options import ServerOptions
+from livingkv.server.service import Service
+from livingkv.server.serving import serve
+from livingkv.settings import Settings
+from tests.server.serving import CHAT, Served, cached, said, scripted, serving, slowly, talk, tiny_model, wait_until
 
 LONG = "Word after word is read. " * 40
 
@@ -159,3 +166,64 @@ def test_stopping_closes_jobs_and_then_finishes() -> None:
     thread.submit(work, lambda error: done.append(type(error).__name__))  # type: ignore[arg-type]
     assert begun.wait(5) and thread.stop(5)
     assert done == ["closed", "ApiError", "finished"]
+
+
+def endless(begun: threading.Semaphore, done: list[str]) -> Callable[[], Iterator[None]]:
+    """A job that goes on until it is closed, which fails."""
+
+    def steps() -> Iterator[None]:
+        begun.release()
+        try:
+            while True:
+                time.sleep(0.01)
+                yield
+        finally:
+            done.append("closed")
+            raise OSError("it cannot be closed")
+
+    return steps
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_jobs_that_cannot_be_closed_keep_neither_the_others_nor_the_end_back(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    done: list[str] = []
+    begun = threading.Semaphore(0)
+    thread = thread_of(lambda: None, lambda: done.append("finished"))
+    thread.start()
+    wait_until(lambda: thread.phase is Phase.READY)
+    for _ in range(2):
+        thread.submit(endless(begun, done), lambda error: done.append(str(error)))
+        assert begun.acquire(timeout=5)
+    if fails:
+        monkeypatch.setattr(thread, "_round", lambda: 1 // 0)
+        wait_until(lambda: thread.phase is Phase.FAILED)
+    assert thread.stop(5)
+    told = "the service failed and ends: it has to be started again" if fails else "the service is stopping"
+    assert done == ["closed", told, "closed", told, "finished"]
+    assert isinstance(thread.error, ZeroDivisionError) is fails
+    with pytest.raises(ApiError, match=told):
+        thread.submit(endless(begun, done), lambda error: None)
+
+
+def test_stores_that_cannot_be_closed_are_a_failure() -> None:
+    def broken() -> None:
+        raise OSError("no space left")
+
+    thread = thread_of(lambda: None, broken)
+    thread.start()
+    assert thread.stop(5) and thread.phase is Phase.FAILED and isinstance(thread.error, OSError)
+
+
+def test_a_service_whose_thread_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Service) -> None:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(Service, "_idle", broken)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    options = ServerOptions(
+        tmp_path / "stores", port=0, idle_s=0.05, settings=Settings(block_tokens=64, window_tokens=1024)
+    )
+    with pytest.raises(ModelError, match="the service failed: RuntimeError"):
+        serve(options, tiny_model(), lambda line: None)
