@@ -90,7 +90,7 @@ class Tenants:
                 tenant.home.let_go()
 
     def close(self) -> None:
-        """Close all stores, also where one cannot be, whose error is raised. What was acknowledged is durable already."""
+        """Close all stores, and raise why one cannot be closed. What was acknowledged is durable already."""
         with ExitStack() as closing:
             for tenant in self._open.values():
                 closing.callback(tenant.home.close)
