@@ -37,7 +37,6 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)
     options = service.options
-    app.add_middleware(Guard, options=options, keys=keys)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -46,6 +45,7 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
             expose_headers=["X-Session-Id", "Retry-After"],
         )
+    app.add_middleware(Guard, options=options, keys=keys)  # the last one added stands outermost
     return app
 
 

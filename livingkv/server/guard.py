@@ -25,6 +25,8 @@ from livingkv.server.options import ServerOptions, is_loopback
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
 _BODY_S = 30.0
+_PREFLIGHTS = "preflights"
+"""For whom their rate is kept; neither a key's id nor a tenant without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,11 @@ class Guard:
             try:
                 await self._pass(scope, receive, noted)
             except ApiError as error:
-                await _refuse(error, noted)
+                await self._refuse(error, scope, noted)
             except Exception as error:  # the edge of a request: told without any content, and recorded
                 LOG.error("a request failed", exc_info=without_values(error))
                 if status == 499:
-                    await _refuse(ApiError(500, "the service failed", code="internal"), noted)
+                    await self._refuse(ApiError(500, "the service failed", code="internal"), scope, noted)
         finally:
             took_ms = (time.perf_counter() - started) * 1000
             LOG.info("%s %s %d %.0f ms", scope["method"], _path(scope), status, took_ms)
@@ -84,7 +86,10 @@ class Guard:
         self._check_host(headers)
         self._check_origin(headers)
         caller = Caller(DEFAULT_TENANT)
-        if scope["path"] not in OPEN_PATHS:
+        if self._is_preflight(scope, headers):
+            if self._rate is not None:
+                self._rate.take(_PREFLIGHTS)
+        elif scope["path"] not in OPEN_PATHS:
             caller = self._caller(headers)
             if self._rate is not None:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
@@ -108,6 +113,11 @@ class Guard:
             return
         if urlsplit(origin).netloc != headers.get("host"):
             raise ApiError(403, "web pages of this origin are not served", code="origin_not_allowed")
+
+    def _is_preflight(self, scope: Scope, headers: Headers) -> bool:
+        """A browser asks whether a page that is allowed may send a request; it never sends a key with that."""
+        is_asked = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        return is_asked and headers.get("origin") in self._options.allowed_origins
 
     def _caller(self, headers: Headers) -> Caller:
         if self._keys is None:
@@ -143,6 +153,18 @@ class Guard:
 
         return replay
 
+    async def _refuse(self, error: ApiError, scope: Scope, send: Send) -> None:
+        """Answer with an error, which a page that is allowed may read."""
+        body = json.dumps(error.envelope()).encode()
+        named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
+        origin = Headers(scope=scope).get("origin")
+        if origin is not None and origin in self._options.allowed_origins:
+            named |= {"access-control-allow-origin": origin, "access-control-expose-headers": "Retry-After"}
+            named["vary"] = "Origin"
+        headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
 
 def _request(body: bytes) -> Message:
     return {"type": "http.request", "body": body, "more_body": False}
@@ -168,11 +190,3 @@ def _path(scope: Scope) -> str:
     """The route's path where there is one: a path may hold a name that somebody chose."""
     route: Any = scope.get("route")
     return str(getattr(route, "path", "(no route)"))
-
-
-async def _refuse(error: ApiError, send: Send) -> None:
-    body = json.dumps(error.envelope()).encode()
-    named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
-    headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -11,14 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from livingkv.errors import InputError
 from livingkv.server.api_errors import ApiError
+from livingkv.server.app import create_app
 from livingkv.server.keys import KeyRing, make_key, read_keys, revoke_key
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.server.service import Service
 from livingkv.store import Store
-from tests.server.serving import CHAT, Served, cached, said, serving, talk
+from tests.server.serving import CHAT, Served, cached, said, serving, talk, tiny_model
 
 HELLO = "The marker of anna is AQUAMARINE-7. " * 6
 
@@ -72,6 +75,39 @@ def test_web_pages_of_other_origins_are_refused_and_get_no_cors(served: Served) 
     )
     assert "access-control-allow-origin" not in asked.headers
     assert served.post({"messages": talk("Hi.")}, Origin=served.url).status_code == 200
+
+
+PAGE = "https://page.example"
+PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "Authorization"}
+
+
+@pytest.fixture(scope="module", name="paged")
+def start_paged(
+    tmp_path_factory: pytest.TempPathFactory, keys_file: Path, keys: dict[str, str]
+) -> Iterator[TestClient]:
+    """A client of a service without a model that web pages of one origin may use, with keys and a rate."""
+    assert keys
+    options = ServerOptions(
+        tmp_path_factory.mktemp("paged"), keys_file=keys_file, allowed_origins=(PAGE,), requests_per_minute=6
+    )
+    with TestClient(create_app(Service(options, tiny_model())), base_url="http://localhost") as client:
+        yield client
+
+
+def test_what_a_browser_asks_before_passes_the_guard(paged: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "livingkv")
+    answer = paged.options(CHAT, headers=PREFLIGHT)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "OPTIONS (no route) 200" in caplog.text
+    assert paged.options(CHAT, headers={**PREFLIGHT, "Host": "evil.example"}).status_code == 403
+    assert paged.options(CHAT, headers={**PREFLIGHT, "Origin": "https://evil.example"}).status_code == 403
+    assert 429 in [paged.options(CHAT, headers=PREFLIGHT).status_code for _ in range(7)]
+
+
+def test_a_page_that_is_allowed_reads_why_it_is_refused(paged: TestClient) -> None:
+    answer = paged.get("/v1/models", headers={"Origin": PAGE})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, PAGE)
+    assert "access-control-allow-origin" not in paged.get("/v1/models").headers
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
@@ -150,8 +186,8 @@ def test_a_keys_file_that_is_damaged_or_gone_lets_nobody_in(tmp_path: Path) -> N
     ("field", "value"),
     [
         ("scopes", "write"), ("scopes", []), ("scopes", ["root"]), ("digest", "\u00e4"), ("digest", ""), ("salt", "xx"),
-        ("tenant", ".."), ("tenant", 1), ("key_id", None), ("created_s", "now"), ("created_s", float("inf")), ("created_s", -1),
-        ("forwards_users", 1), ("name", ["a"]),
+        ("tenant", ".."), ("tenant", 1), ("key_id", None), ("created_s", "now"), ("created_s", float("inf")),
+        ("created_s", -1), ("forwards_users", 1), ("name", ["a"]),
     ],
 )  # fmt: skip
 def test_a_keys_file_with_a_field_of_another_kind_lets_nobody_in(tmp_path: Path, field: str, value: object) -> None:
