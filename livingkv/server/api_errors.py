@@ -87,6 +87,11 @@ def not_ready(why: str) -> ApiError:
     return ApiError(503, why, code="not_ready", retry_after_s=RETRY_AFTER_S)
 
 
+def internal() -> ApiError:
+    """Something that no client caused and none is told more of."""
+    return ApiError(500, "the service failed", code="internal")
+
+
 def without_values(error: Exception) -> Exception:
     """An error of the same place, for a log: it names the kind and says nothing of what was worked on."""
     return Exception(type(error).__name__).with_traceback(error.__traceback__)

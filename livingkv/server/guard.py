@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from livingkv.server.api_errors import ApiError, without_values
+from livingkv.server.api_errors import ApiError, internal, without_values
 from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
@@ -76,7 +76,7 @@ class Guard:
             except Exception as error:  # the edge of a request: told without any content, and recorded
                 LOG.error("a request failed", exc_info=without_values(error))
                 if status == 499:
-                    await self._refuse(ApiError(500, "the service failed", code="internal"), scope, noted)
+                    await self._refuse(internal(), scope, noted)
         finally:
             took_ms = (time.perf_counter() - started) * 1000
             LOG.info("%s %s %d %.0f ms", scope["method"], _path(scope), status, took_ms)

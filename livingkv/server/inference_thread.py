@@ -97,7 +97,7 @@ class InferenceThread:
         job = Job(make, fail)
         with self._gate:
             if self.phase is not Phase.READY:
-                raise self._refusal()
+                raise self.refusal()
             if self._waiting.qsize() >= self._n_waiting:
                 raise queue_full()
             self._waiting.put(job)
@@ -114,12 +114,13 @@ class InferenceThread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _refusal(self) -> ApiError:
+    def refusal(self) -> ApiError:
+        """Why no job is taken now, by the phase."""
         told = {
-            Phase.STARTING: "the model is being loaded: try again",
             Phase.FAILED: "the service failed and ends: it has to be started again",
+            Phase.STOPPING: "the service is stopping",
         }
-        return not_ready(told.get(self.phase, "the service is stopping"))
+        return not_ready(told.get(self.phase, "the model is being loaded: try again"))
 
     def _run(self) -> None:
         try:
@@ -159,7 +160,7 @@ class InferenceThread:
                 job.close()
             except Exception as error:  # the edge of a request: the others are closed all the same
                 LOG.error("a job could not be closed", exc_info=without_values(error))
-            job.fail(self._refusal())
+            job.fail(self.refusal())
 
     def _round(self) -> None:
         """Take up jobs, and let each do a step."""
@@ -191,8 +192,6 @@ class InferenceThread:
                 job.close()
                 return False
             return job.step()
-        except ApiError as error:
-            job.fail(error)
         except Exception as error:  # the edge of a request: told to it, and counted
             job.fail(error)
         return False

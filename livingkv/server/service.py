@@ -19,7 +19,7 @@ from livingkv.errors import InputError, LivingKVError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.sampling import Sampler, Sampling
-from livingkv.server.api_errors import ApiError, api_error, without_values
+from livingkv.server.api_errors import ApiError, api_error, internal, without_values
 from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
@@ -115,7 +115,7 @@ class Service:
 
     def _ready(self) -> _Parts:
         if self._parts is None:
-            raise ApiError(503, "the model is being loaded: try again", code="not_ready", retry_after_s=2)
+            raise self._thread.refusal()
         return self._parts
 
     def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
@@ -178,11 +178,7 @@ class Service:
             return error
         if isinstance(error, InputError):
             return api_error(error)
-        told = (
-            api_error(error)
-            if isinstance(error, LivingKVError)
-            else ApiError(500, "the service failed", code="internal")
-        )
+        told = api_error(error) if isinstance(error, LivingKVError) else internal()
         if told.status == 500:
             self.counters.failed.inc()
             LOG.error("a request failed: %s", type(error).__name__, exc_info=without_values(error))
