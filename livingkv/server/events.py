@@ -1,6 +1,6 @@
 """What the inference thread tells a request, in order: it began, text came, it is done; or it failed.
 
-Knows values only; nothing of HTTP and nothing of the model.
+Knows values only; nothing of the model, and of HTTP only the ApiError that a request failed with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A service: one model, the tenants' stores, and the thread that works on them; requests as streams of events.
 
-Knows how the parts fit together; knows no HTTP. What it offers to routes may be awaited on an event loop, which is
-never blocked.
+Knows how the parts fit together, and errors as clients are told them (ApiError, with its status); knows no route and no
+request of HTTP. What it offers to routes may be awaited on an event loop, which is never blocked.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from livingkv.server.events import Done, Emit, Event, Failed
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
+from livingkv.server.settings import cancellable_settings
 from livingkv.server.tenants import Tenants
 from livingkv.server.token_texts import TokenTexts
 from livingkv.server.turn import Turn, TurnRequest
@@ -41,16 +42,17 @@ class _Parts:
 
     def __init__(self, options: ServerOptions, model: LoadedModel) -> None:
         self.model = model
+        self.settings = cancellable_settings(options.settings, model.device)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
-        self.tenants = Tenants(options.folder, model, options.settings)
+        self.tenants = Tenants(options.folder, model, self.settings)
         self.embedding = Embedding(self.engine)
 
-    def warm_up(self, options: ServerOptions) -> None:
+    def warm_up(self) -> None:
         """Generate a token; ready means that this works."""
         words = self.engine.words
-        hot = self.engine.hot_window(options.settings, len(words.framing.prologue))
+        hot = self.engine.hot_window(self.settings, len(words.framing.prologue))
         ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
         for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 1):
             pass
@@ -102,7 +104,7 @@ class Service:
         self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
         parts = _Parts(self.options, model)
-        parts.warm_up(self.options)
+        parts.warm_up()
         self._parts = parts
 
     def _idle(self) -> None:
@@ -131,10 +133,11 @@ class Service:
     def complete(self, asked: CompletionRequest) -> AsyncGenerator[Event, None]:
         """Text that goes on from a prompt. Nothing is stored."""
         parts = self._ready()
-        settings = self.options.settings
 
         def work(emit: Emit) -> Iterator[None]:
-            return Completion(parts.engine, parts.texts, asked, parts.limits, settings, self.counters, emit).steps()
+            return Completion(
+                parts.engine, parts.texts, asked, parts.limits, parts.settings, self.counters, emit
+            ).steps()
 
         return self._events(work)
 

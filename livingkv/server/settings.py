@@ -1,9 +1,11 @@
-"""The memory settings of a service: those of any memory, with a block small enough to be cancelled between two.
+"""The memory settings of a service: those of any memory, on a CPU with blocks small enough to be cancelled between two.
 
 Knows settings only.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -18,6 +20,11 @@ def service_settings(*, window_tokens: int, ram_budget_bytes: int | None, key_fo
     values: dict[str, object] = {"window_tokens": window_tokens, "key_folder": key_folder}
     if ram_budget_bytes is not None:
         values["ram_budget_bytes"] = ram_budget_bytes
-    if not torch.cuda.is_available():
-        values["block_tokens"] = _CPU_BLOCK
     return Settings.from_dict(values)
+
+
+def cancellable_settings(settings: Settings, device: torch.device) -> Settings:
+    """The same for a model on that device: off a GPU, blocks that nobody chose are small."""
+    if settings.block_tokens is not None or device.type == "cuda":
+        return settings
+    return replace(settings, block_tokens=_CPU_BLOCK)
