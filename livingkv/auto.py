@@ -1,8 +1,8 @@
-"""Mode auto: reads what was recalled in the cheapest way that may do, checks the answer, goes on, or abstains.
+"""Which ways of reading mode auto tries for what was recalled, and in which order, the cheapest first.
 
-Knows ranks, ways of reading and what an answer is worth; knows no page and no index. A hit that stands out is read from
-stored KV with its neighbours, nothing is read again. Where that does not convince, its sentence is read again, then
-those of the first hits, then the passages around the best two. What never convinces is not answered.
+Knows ranks and names; reads nothing and judges no answer. A hit that stands out is read from stored KV with its
+neighbours, nothing is read again. Where that does not convince, its sentence is read again, then those of the first
+hits, then the passages around the best two.
 """
 
 from __future__ import annotations

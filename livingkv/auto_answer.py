@@ -15,6 +15,7 @@ from livingkv.auto import Way, ways, ways_for_all
 from livingkv.checking import unfitted_confidence
 from livingkv.errors import RecordDamaged
 from livingkv.exact_cost import against_exact, against_reading
+from livingkv.generation import Generated
 from livingkv.modes import question_ids
 from livingkv.naming import Named, named_sentences
 from livingkv.passages import Judged, Passage
@@ -43,8 +44,9 @@ class Auto:
     def answer(self) -> Answer:
         """The first answer that convinces, else an abstention that tells of the best.
 
-        A question that wants all there is about a name is answered from every sentence that holds it. One about
-        everything at once goes to mode exact, where one session is meant and this machine can afford it.
+        A question that wants all there is about a name is answered from every sentence that holds it; where that does
+        not convince, single passages are tried with the same wording and check. For one about everything the session is
+        read again, or attended in mode exact, where one is meant and this machine can afford it.
         """
         question = self.asking.question
         names = names_in(question)
@@ -68,17 +70,19 @@ class Auto:
         """The first list that convinces and takes something from every sentence, else the one that takes from most;
         None where none convinces."""
         found: Answer | None = None
+        words: Generated | None = None
         most = 0.0
         texts = [hit.sentence.text for hit in named.hits]
         for way in ways_for_all(named):
             answer = self._read_way(way)
             share = 1.0 if named.is_chain else taken_share(answer.answer, self.asking.question, texts)
             if answer.confident and share > most:
-                found, most = answer, share
+                found, words, most = answer, self.asking.generated, share
             if most == 1.0:
                 break
         if found is None:
             return None
+        self.asking.generated = words
         gap = "" if most == 1.0 else f"; something of {most:.0%} of them is in the answer"
         return self._timed(replace(found, reason=f"{found.reason}{gap}"))
 
@@ -140,7 +144,8 @@ class Auto:
         A document's KV has looked back a span: to count in it, reading it again is better than attending it
         (experiments/008_ruler).
         """
-        if self._against_reading() is None:
+        against_reading_it = self._against_reading()
+        if against_reading_it is None:
             return self._read_all(why)
         against = self._against_exact()
         if against is None:
@@ -148,7 +153,8 @@ class Auto:
                 return self._exact(why)
             except RecordDamaged as error:
                 against = str(error)
-        return self._abstain(f"{why}, which recall of passages cannot answer; mode exact would, but {against}")
+        instead = f"mode exact would, but {against}; reading all of it again would, but {against_reading_it}"
+        return self._abstain(f"{why}, which recall of passages cannot answer; {instead}")
 
     def _against_exact(self) -> str | None:
         asking, sessions = self.asking, self.probed.sessions

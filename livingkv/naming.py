@@ -34,18 +34,19 @@ class Named(NamedTuple):
 
     names: those of the question that are held, then the identifiers that led on. n_found: so many sentences there are,
     as far as they were looked at; more than `hits` where the budget ended before. is_chain: some hold no name and were
-    led to.
+    led to. is_cut: for one of the names more were found than were looked at.
     """
 
     hits: tuple[Judged, ...]
     names: tuple[Name, ...]
     n_found: int
     is_chain: bool = False
+    is_cut: bool = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing that was found is missing."""
-        return len(self.hits) == self.n_found < MOST_NAMED
+        """Whether nothing is missing, as far as is known."""
+        return len(self.hits) == self.n_found and not self.is_cut
 
 
 def named_sentences(names: Sequence[Name], judged: Sequence[Judged], find: Find, budget_tokens: int) -> Named | None:
@@ -56,15 +57,18 @@ def named_sentences(names: Sequence[Name], judged: Sequence[Judged], find: Find,
     """
     known = {hit.sentence.sentence_id: hit for hit in judged}
     pool = dict(known)
+    is_cut = False
     for name in names:
-        for hit in find(" ".join(name.words), MOST_NAMED):
+        found = find(" ".join(name.words), MOST_NAMED)
+        is_cut |= len(found) == MOST_NAMED and bool(held_names([name], found[-1].sentence.text))
+        for hit in found:
             pool.setdefault(hit.sentence.sentence_id, hit)
     chosen, held = _holding(names, list(pool.values()))
     if not chosen:
         return None
     led, links = _led_on(names, chosen, find)
     every = [known.get(hit.sentence.sentence_id, hit) for hit in (*chosen, *led)]
-    return Named(tuple(_within(every, budget_tokens)), (*held, *links), len(every), is_chain=bool(links))
+    return Named(tuple(_within(every, budget_tokens)), (*held, *links), len(every), bool(links), is_cut)
 
 
 def _holding(names: Sequence[Name], hits: Sequence[Judged]) -> tuple[list[Judged], list[Name]]:

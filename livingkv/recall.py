@@ -1,7 +1,7 @@
 """Recall: a question to ranked sentences, their gains by the model, and passages within the token budget.
 
-Knows the index, the store and the engine; decides nothing about modes. Judging re-reads nothing: candidates are
-scored on their stored KV.
+Knows the index, the store and the engine; decides nothing about modes. Candidates are scored on their
+stored KV; only where that is damaged, or slower to be had, are they read again.
 """
 
 from __future__ import annotations

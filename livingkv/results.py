@@ -280,17 +280,6 @@ class ArchiveErased:
 
 
 @dataclass(frozen=True, slots=True)
-class Defragmented:
-    """What `defrag` did: segments removed, records copied, bytes of the segments before and after."""
-
-    n_segments: int
-    n_records: int
-    bytes_before: int
-    bytes_after: int
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Hot:
     """One of the hottest sentences: `weight` decays with time and grows by 1 with every recall.
 

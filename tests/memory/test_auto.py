@@ -16,6 +16,7 @@ from livingkv.auto import MOST_SENTENCES, Way, ways, ways_for_all
 from livingkv.auto_answer import Auto
 from livingkv.confidence import CONFIDENT
 from livingkv.errors import InputError
+from livingkv.generation import Generated
 from livingkv.naming import Named
 from livingkv.passages import Judged
 from livingkv.question import names_in
@@ -124,6 +125,7 @@ class _Said:
         self._by_mode = by_mode
 
     def __call__(self, auto: Auto, way: Way) -> Answer:
+        auto.asking.generated = Generated((), (), self._by_mode[way.mode], "stop")
         answer = auto._abstain(way.reason)
         return replace(answer, answer=self._by_mode[way.mode], mode=way.mode, confident=True, confidence=0.9)
 
@@ -140,11 +142,19 @@ def test_a_list_that_leaves_sentences_out_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], mode: str, reason: str
 ) -> None:
     text = b"The code of door-17 is 1119.\n\nThe other code of door-17 is 4711.\n\nNobody is here.\n\n"
-    monkeypatch.setattr(Auto, "_read_way", lambda auto, way: _Said(said)(auto, way))
+    asked: list[Auto] = []
+
+    def read(auto: Auto, way: Way) -> Answer:
+        asked.append(auto)
+        return _Said(said)(auto, way)
+
+    monkeypatch.setattr(Auto, "_read_way", read)
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=text)
         answer = memory.ask("What are all the codes of door-17?", max_tokens=4)
     assert (answer.answer, answer.mode) == (said[mode], mode) and answer.confident
+    generated = asked[-1].asking.generated  # what a chat would make the assistant's turn
+    assert generated is not None and generated.text == said[mode]
     assert reason in answer.reason
 
 
