@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from livingkv.answer_check import taken_share
+from livingkv.answer_check import content_words, taken_share
 from livingkv.asking import Asking
 from livingkv.auto import Way, ways, ways_for_all
 from livingkv.checking import unfitted_confidence
@@ -19,7 +19,16 @@ from livingkv.generation import Generated
 from livingkv.modes import question_ids
 from livingkv.naming import Named, named_sentences
 from livingkv.passages import Judged, Passage
-from livingkv.question import Name, asks_about_all, asks_what_is_frequent, is_small_number, names_in, with_list_request
+from livingkv.question import (
+    Name,
+    asks_about_all,
+    asks_for_a_number,
+    asks_for_all_of,
+    asks_what_is_frequent,
+    is_small_number,
+    names_in,
+    with_list_request,
+)
 from livingkv.reading_cost import Span, slow_pages
 from livingkv.recall import Probed, attend_sinks, sentences_with
 from livingkv.results import NOT_STORED, Answer, Mode
@@ -55,16 +64,36 @@ class Auto:
             return self._tried(ways(self.judged, names)) if both is None else self._both_of(both)
         n_is_no_name = asks_what_is_frequent(question) and all(is_small_number(name) for name in names)
         if n_is_no_name or not names:
-            return self._over_all(_OVER_ALL)
+            return self._stated() or self._over_all(_OVER_ALL)
         named = self._named(names)
         if named is None:
             return self._tried(ways(self.judged, names))
+        if not asks_for_all_of(question):
+            return self._counted(named)
         if not named.is_whole:
             n = f"{named.n_found} sentences and more"
             return self._over_all(f"{_OVER_ALL} about {_spelled(named.names)}, {n} than recall_tokens hold")
         self.asking.listed = named.names
         self.asking.said = with_list_request(question)
         return self._list_of(named) or self._tried(ways(self.judged, names))
+
+    def _counted(self, named: Named) -> Answer:
+        """A number about a name: as the only sentence that is about it states it; where several are, nobody has
+        counted them."""
+        question = self.asking.question
+        known = {word for name in named.names for each in name.words for word in content_words(each)}
+        asked = content_words(question) - known
+        shares = [len(asked & content_words(hit.sentence.text)) for hit in named.hits]
+        if asks_for_a_number(question) and named.is_whole and shares.count(max(shares)) == 1:
+            return self._tried(ways(self.judged, names_in(question)))
+        return self._over_all(f"{_OVER_ALL} about {_spelled(named.names)}")
+
+    def _stated(self) -> Answer | None:
+        """A number that some passage states; None where none does, or where all is to be summed up."""
+        if not asks_for_a_number(self.asking.question):
+            return None
+        answer = self._tried(ways(self.judged, ()))
+        return answer if answer.confident else None
 
     def _list_of(self, named: Named) -> Answer | None:
         """The first list that convinces and takes something from every sentence, else the one that takes from most;
@@ -146,7 +175,10 @@ class Auto:
         """
         against_reading_it = self._against_reading()
         if against_reading_it is None:
-            return self._read_all(why)
+            try:
+                return self._read_all(why)
+            except RecordDamaged as error:
+                against_reading_it = str(error)
         against = self._against_exact()
         if against is None:
             try:
@@ -160,10 +192,10 @@ class Auto:
         asking, sessions = self.asking, self.probed.sessions
         if len(sessions) != 1:
             return "one session has to be named for it"
-        scratch = attend_sinks(asking.engine, asking.kv, sessions[0], asking.home.n_sinks, 1)
         n_asked = len(question_ids(asking.engine, asking.question)) + self.max_tokens
         settings = asking.home.settings
         try:
+            scratch = attend_sinks(asking.engine, asking.kv, sessions[0], asking.home.n_sinks, 1)
             return against_exact(
                 asking.engine, asking.kv, sessions[0], scratch, settings, n_asked, n_passes=self.max_tokens
             )

@@ -236,3 +236,6 @@ for verbs in (look_app, keep_app, mend_app, forget_app, serve_app):
 app.add_typer(archive_app, name="archive")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
+
+if __name__ == "__main__":
+    main()

@@ -37,7 +37,9 @@ class Talk:
 
 def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
     """Answers every message until /quit or the end of input. A turn is durable before the next message is read."""
+    n_turns = 0
     for message in messages(prompt_on_stderr=as_json):
+        n_turns += 1
         turn = memory.chat(
             message,
             session=talk.session,
@@ -55,6 +57,8 @@ def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
             if sys.stderr is not None and sys.stderr.isatty():
                 for line in (*recalled_lines(turn), turn_line(turn)):
                     say(line)
+    if n_turns == 0 and not sys.stdin.isatty():
+        raise QuestionError("standard input", "no message", "a message a line is needed")
 
 
 def messages(*, prompt_on_stderr: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ import typer
 
 from livingkv.cli_options import Debug, Dual, Json, KeyFolder, Model, RamBudget, Weights, parse_size
 from livingkv.cli_process import say
+from livingkv.errors import StoreUnwritable
 
 serve_app = typer.Typer()
 keys_app = typer.Typer(help="API keys of a service: add, list, revoke.", no_args_is_help=True)
@@ -81,6 +82,8 @@ def serve(
     from livingkv.server.serving import serve as serve_until_told
     from livingkv.server.settings import service_settings
 
+    if folder.exists() and not folder.is_dir():
+        raise StoreUnwritable(f"{folder} is not a folder: choose another path for the stores")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = ServerOptions(
         folder,

@@ -29,6 +29,8 @@ class Message(NamedTuple):
 
 def check_messages(given: Iterable[Mapping[str, object]]) -> list[Message]:
     """`{"role": "user" or "assistant", "content": text}` each. Raises InputError for anything else, none among them."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise InputError("messages", repr(given), "a list of messages, each with a role and a content, is needed")
     messages = [_checked(number, message) for number, message in enumerate(given, 1)]
     if not messages:
         raise InputError("messages", "none", "at least one message is needed")

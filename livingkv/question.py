@@ -49,6 +49,18 @@ _OVER_ALL = regex.compile(
     regex.IGNORECASE,
 )
 
+_SUMMED_UP = regex.compile(
+    r"\b(?:in (?:all|total)|altogether|all together|total|overall|count|sum up|add up)\b"
+    r"|\b(?:insgesamt|en tout|en total|in totale)\b",
+    regex.IGNORECASE,
+)
+
+
+MOST_SIGNS = 2000
+"""Of a longer question its end is looked at: that is where people ask."""
+
+_SIGNS_BEFORE = 64
+
 
 class Name(NamedTuple):
     """What a question calls something by: its words, and where they stand, characters [lo, hi)."""
@@ -58,16 +70,24 @@ class Name(NamedTuple):
     hi: int
 
 
+def asked_end(question: str) -> str:
+    """The last MOST_SIGNS signs of a question, runs of white space as one sign: what patterns are looked for in."""
+    plain: str = regex.sub(r"\s+", " ", question[-8 * MOST_SIGNS :])
+    return plain[-MOST_SIGNS:]
+
+
 def names_in(question: str) -> tuple[Name, ...]:
     """The names in a question, as it spells them, without a possessive ending; words that follow one another are one.
 
     A name is a word with a digit, an inner capital or a joint (`ref-14`, `tenantId`, `lonely-rocket`), or one that is
-    capitalised inside a sentence. Where a language writes common nouns with a capital, they count as well.
+    capitalised inside a sentence. Where a language writes common nouns with a capital, they count as well. Of a longer
+    question the last MOST_SIGNS signs are looked at.
     """
     found: list[Name] = []
-    for match in _WORD.finditer(question):
+    for match in _WORD.finditer(question, max(0, len(question) - MOST_SIGNS)):
         word = _POSSESSIVE.sub("", match[0])
-        if not word or folded(word) in QUESTION_WORDS or not _is_name(word, question[: match.start()]):
+        before = question[max(0, match.start() - _SIGNS_BEFORE) : match.start()]
+        if not word or folded(word) in QUESTION_WORDS or not _is_name(word, before):
             continue
         lo, hi = match.start(), match.start() + len(word)
         if found and question[found[-1].hi : lo] == " ":
@@ -142,7 +162,8 @@ def is_small_number(name: Name) -> bool:
 def asks_about_all(question: str) -> bool:
     """True when the answer depends on everything that is stored, not on one passage: a count, a sum, a full list, what
     is most frequent."""
-    return asks_for_all_of(question) or asks_what_is_frequent(question) or _OVER_ALL.search(question) is not None
+    end = asked_end(question)
+    return asks_for_all_of(end) or asks_what_is_frequent(end) or _OVER_ALL.search(end) is not None
 
 
 def asks_for_all_of(question: str) -> bool:
@@ -154,6 +175,14 @@ def with_list_request(question: str) -> str:
     """A question that asks for a list in English, with the request for nothing else behind it: a small model else
     spends its tokens on saying what it will list. Any other question as it is."""
     return question + LIST_REQUEST if _ALL_OF_IN_ENGLISH.search(question) else question
+
+
+def asks_for_a_number(question: str) -> bool:
+    """True for "how many" and the like where one sentence may state the number, False where all is to be summed up."""
+    end = asked_end(question)
+    if asks_for_all_of(end) or asks_what_is_frequent(end) or _SUMMED_UP.search(end):
+        return False
+    return _OVER_ALL.search(end) is not None
 
 
 def asks_what_is_frequent(question: str) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import regex
 
+from livingkv.question import MOST_SIGNS
+
 _MARK = regex.compile(
     r"(?:[?\uff1f\u061f\u055e\u1367\u2047\u2049\u2e2e\ua60f]|(?<=\p{Greek})[;\u037e])"  # in Greek a semicolon asks
     r"(?P<closing>[\"'”’»」』)\]*_!?\uff1f]*)(?P<then>\s*)(?P<next>\S?)"
@@ -44,11 +46,17 @@ def is_question(message: str) -> bool:
 
     Marks inside of quotations that go on, of code and of addresses say nothing.
     """
-    plain = _CODE.sub(" ", message).replace("’", "'")
+    plain = _CODE.sub(" ", _shortened(message)).replace("’", "'")
     if any(_ends_a_question(found) for found in _MARK.finditer(plain)):
         return True
     sentences = [found[0].strip() for found in _SENTENCE.finditer(plain)]
     return any(_asks_without_mark(sentence) for sentence in sentences)
+
+
+def _shortened(message: str) -> str:
+    """The end of a message, runs of blanks as one: the patterns below take long over long stretches without a stop."""
+    plain: str = regex.sub(r"[^\S\n]+", " ", message[-8 * MOST_SIGNS :])
+    return plain[-MOST_SIGNS:]
 
 
 def _ends_a_question(mark: regex.Match[str]) -> bool:

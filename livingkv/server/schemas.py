@@ -14,6 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from livingkv.sampling import Sampling
 
 _DEPTH = 32
+MOST_MESSAGES = 4096
+"""In one request: what is longer is refused before each of them is looked at."""
 
 
 def _sound(text: str) -> str:
@@ -197,7 +199,7 @@ class Generation(Lenient):
 class ChatBody(Generation):
     """/v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None

@@ -19,7 +19,7 @@ from livingkv.errors import InputError
 from livingkv.generation import Generated
 from livingkv.naming import Named
 from livingkv.passages import Judged
-from livingkv.question import names_in
+from livingkv.question import asks_for_a_number, names_in
 from livingkv.results import NOT_STORED, Answer
 from livingkv.sampling import Sampling
 from livingkv.store import Sentence
@@ -252,3 +252,54 @@ def test_names_held_by_more_than_the_budget_are_about_everything(tmp_path: Path)
 def test_the_limit_of_exact_is_checked(limit: float) -> None:
     with pytest.raises(InputError, match="exact_limit_s"):
         Settings(exact_limit_s=limit)
+
+
+def test_a_number_that_a_passage_states_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("doors", text=TEXT[:2500])
+        monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+        stated = memory.ask("How many doors does nobody remember?", max_tokens=4)
+        summed = memory.ask("How many doors are there in all?", max_tokens=4)
+    assert stated.confident and stated.evidence and "everything" not in stated.reason
+    assert not summed.confident and "asks about all that is stored" in summed.reason
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("How many ribs are cracked?", True),
+        ("Wie viele Rippen sind gebrochen?", True),
+        ("How many ribs are there in total?", False),
+        ("List all ribs", False),
+        ("What are the three most common words?", False),
+        ("Who has cracked the rib?", False),
+    ],
+)
+def test_a_number_may_be_stated(question: str, expected: bool) -> None:
+    assert asks_for_a_number(question) is expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["How many lamps did Anna-Berg buy in total?", "How many lamps did Anna-Berg buy?"],
+)
+def test_a_count_about_a_name_that_several_sentences_hold_is_never_sure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    text = b"Anna-Berg bought 12 lamps in May.\n\nAnna-Berg bought 7 lamps in June.\n\nAnna-Berg lives here.\n\n"
+    monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("lamps", text=text)
+        answer = memory.ask(question, max_tokens=4)
+    assert not answer.confident and "asks about all that is stored" in answer.reason
+
+
+def test_a_number_about_a_name_is_read_from_the_one_sentence_that_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"Anna-Berg bought 12 lamps in May.\n\nAnna-Berg bought a door.\n\nAnna-Berg lives here.\n\n"
+    monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("lamps", text=text)
+        answer = memory.ask("How many lamps did Anna-Berg have?", max_tokens=4)
+    assert answer.confident and answer.evidence

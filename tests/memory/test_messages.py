@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,12 @@ def test_passages_keep_messages_apart(tmp_path: Path) -> None:
         memory.add_messages(TALK)
         found = memory.ask("What is my dog called?", mode="extract").evidence[0]
     assert found.role == "user" and found.text == "My dog is called Rex. He is three.\nA fine name. How is he?\nWell."
+
+
+@pytest.mark.parametrize("given", [None, 5, "hello", {"role": "user", "content": "hi"}])
+def test_what_is_no_list_of_messages_is_refused(tmp_path: Path, given: Any) -> None:
+    with (
+        Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory,
+        pytest.raises(InputError, match="a list of messages"),
+    ):
+        memory.add_messages(given)

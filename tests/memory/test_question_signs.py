@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from livingkv.question import asks_about_all, names_in
 from livingkv.question_signs import is_question
 
 ASKED = (
@@ -65,3 +66,17 @@ def test_it_asks(message: str) -> None:
 @pytest.mark.parametrize("message", NOT_ASKED)
 def test_it_does_not_ask(message: str) -> None:
     assert not is_question(message)
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize(
+    "message",
+    ["apples, pears, and " * 20_000 + "costs 3.5 euro", " " * 400_000 + "a.b", "Aa " * 100_000, "count " * 50_000],
+)
+def test_long_messages_take_no_time(message: str) -> None:
+    assert not is_question(message)
+    assert len(names_in(message)) < 4000 and asks_about_all(message) in (True, False)
+
+
+def test_a_question_at_the_end_of_a_long_message_is_seen() -> None:
+    assert is_question("apples, pears, and " * 2_000 + "so what is the code of the door?")
