@@ -6,10 +6,11 @@ confidence.py. Changes nothing durable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from livingkv.answer_check import content_words, taken_share
+from livingkv.asked_words import is_in_english
 from livingkv.asking import Asking
 from livingkv.auto import Way, ways, ways_for_all
 from livingkv.checking import unfitted_confidence
@@ -27,6 +28,7 @@ from livingkv.question import (
     asks_what_is_frequent,
     is_small_number,
     names_in,
+    tells_a_number,
     with_list_request,
 )
 from livingkv.reading_cost import Span, slow_pages
@@ -85,14 +87,14 @@ class Auto:
         asked = content_words(question) - known
         shares = [len(asked & content_words(hit.sentence.text)) for hit in named.hits]
         if asks_for_a_number(question) and named.is_whole and shares.count(max(shares)) == 1:
-            return self._tried(ways(self.judged, names_in(question)))
+            return self._tried(ways(self.judged, names_in(question)), self._is_number)
         return self._over_all(f"{_OVER_ALL} about {_spelled(named.names)}")
 
     def _stated(self) -> Answer | None:
         """A number that some passage states; None where none does, or where all is to be summed up."""
         if not asks_for_a_number(self.asking.question):
             return None
-        answer = self._tried(ways(self.judged, ()))
+        answer = self._tried(ways(self.judged, ()), self._is_number)
         return answer if answer.confident else None
 
     def _list_of(self, named: Named) -> Answer | None:
@@ -139,11 +141,15 @@ class Auto:
             home.settings.recall_tokens,
         )
 
-    def _tried(self, plan: Iterator[Way]) -> Answer:
+    def _is_number(self, answer: Answer) -> bool:
+        """What an English question for a number has to be answered with."""
+        return tells_a_number(answer.answer) or not is_in_english(self.asking.question)
+
+    def _tried(self, plan: Iterator[Way], fits: Callable[[Answer], bool] = lambda _: True) -> Answer:
         tried: list[Answer] = []
         for way in plan:
             answer = self._read_way(way)
-            if answer.confident:
+            if answer.confident and fits(answer):
                 return self._timed(answer)
             tried.append(answer)
         if not tried:

@@ -56,6 +56,12 @@ _SUMMED_UP = regex.compile(
 )
 
 
+_NUMBER = regex.compile(
+    r"\p{N}|\b(?:no|none|zero|one|once|two|twice|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozens?|both|pair"
+    r"|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:-\w+)?|hundreds?|thousands?|millions?|half|single|several|many|few)\b",
+    regex.IGNORECASE,
+)
+
 MOST_SIGNS = 2000
 """Of a longer question its end is looked at: that is where people ask."""
 
@@ -183,6 +189,11 @@ def asks_for_a_number(question: str) -> bool:
     if asks_for_all_of(end) or asks_what_is_frequent(end) or _SUMMED_UP.search(end):
         return False
     return _OVER_ALL.search(end) is not None
+
+
+def tells_a_number(answer: str) -> bool:
+    """Whether a number stands in an English answer, in digits or as a word."""
+    return _NUMBER.search(answer) is not None
 
 
 def asks_what_is_frequent(question: str) -> bool:

@@ -19,7 +19,7 @@ from livingkv.errors import InputError
 from livingkv.generation import Generated
 from livingkv.naming import Named
 from livingkv.passages import Judged
-from livingkv.question import asks_for_a_number, names_in
+from livingkv.question import asks_for_a_number, names_in, tells_a_number
 from livingkv.results import NOT_STORED, Answer
 from livingkv.sampling import Sampling
 from livingkv.store import Sentence
@@ -258,6 +258,7 @@ def test_a_number_that_a_passage_states_is_not_counted(tmp_path: Path, monkeypat
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=TEXT[:2500])
         monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+        monkeypatch.setattr(livingkv.auto_answer, "tells_a_number", lambda _: True)
         stated = memory.ask("How many doors does nobody remember?", max_tokens=4)
         summed = memory.ask("How many doors are there in all?", max_tokens=4)
     assert stated.confident and stated.evidence and "everything" not in stated.reason
@@ -297,9 +298,19 @@ def test_a_count_about_a_name_that_several_sentences_hold_is_never_sure(
 def test_a_number_about_a_name_is_read_from_the_one_sentence_that_tells_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(livingkv.auto_answer, "tells_a_number", lambda _: True)
     text = b"Anna-Berg bought 12 lamps in May.\n\nAnna-Berg bought a door.\n\nAnna-Berg lives here.\n\n"
     monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("lamps", text=text)
         answer = memory.ask("How many lamps did Anna-Berg have?", max_tokens=4)
     assert answer.confident and answer.evidence
+    assert tells_a_number("12") and tells_a_number("eleven ribs") and not tells_a_number("The scones were cracked.")
+
+
+def test_an_answer_without_a_number_does_not_say_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
+    monkeypatch.setattr(livingkv.auto_answer, "tells_a_number", lambda _: False)
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("doors", text=TEXT[:2500])
+        assert not memory.ask("How many doors does nobody remember?", max_tokens=4).confident
