@@ -27,4 +27,4 @@ def test_bad_keys_are_one_line(livingkv: Run, tmp_path: Path) -> None:
     assert "tenant" in livingkv("keys", "add", str(file), "--tenant", "../x")[2]
     file.write_text("no JSON")
     code, _, errors = livingkv("keys", "revoke", str(file), "0")
-    assert code == 1 and "damaged" in errors and len(errors.splitlines()) == 1
+    assert code == 1 and "it is not JSON" in errors and len(errors.splitlines()) == 1
