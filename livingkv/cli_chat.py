@@ -58,7 +58,7 @@ def chat_until_end(memory: Memory, talk: Talk, *, as_json: bool) -> None:
                 for line in (*recalled_lines(turn), turn_line(turn)):
                     say(line)
     if n_turns == 0 and not sys.stdin.isatty():
-        raise QuestionError("standard input", "no message", "a message a line is needed")
+        say("standard input held no message: nothing was said; a message a line is read")
 
 
 def messages(*, prompt_on_stderr: bool) -> Iterator[str]:

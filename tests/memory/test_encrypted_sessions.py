@@ -65,6 +65,7 @@ def test_kv_chat_fork_repair_and_forgetting(tmp_path: Path) -> None:
         memory.chat("Is the heron back?", session="talk", max_tokens=5)
         assert memory.session("talk").n_turns == 2
         memory.fork("birds", "copy")
+        before = memory.ask(QUESTION, mode="kv", session="birds", max_tokens=8)  # more sentences weigh words otherwise
     with Memory.open(store, model=MODEL, settings=SMALL) as memory:
         assert memory.ask(QUESTION, mode="kv", session="birds", max_tokens=8).answer == before.answer
         assert memory.text("birds").decode() == TEXT
