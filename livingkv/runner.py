@@ -65,13 +65,15 @@ def _attention(
 class Runner:
     """Forward passes of one loaded model. Takes the network over: it is not usable by others afterwards.
 
-    Not thread-safe. `n_prefilled` counts every token that was run through the network, for honest reports.
+    Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
+    honest reports.
     """
 
     def __init__(self, model: LoadedModel) -> None:
         AttentionInterface.register(ATTENTION, _attention)
         self.model = model
         self.n_prefilled = 0
+        self.n_passes = 0
         self._n_timed = 0
         self._timed_s = 0.0
         self._network = model.network
@@ -160,6 +162,7 @@ class Runner:
         ).last_hidden_state
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
+        self.n_passes += 1
         if n >= _TIMED_TOKENS:
             if hidden.device.type == "cuda":
                 torch.cuda.synchronize(hidden.device)  # else only the launch would be timed

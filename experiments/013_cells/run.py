@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
@@ -30,30 +29,8 @@ from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv import Memory, Settings  # noqa: E402
 from livingkv.codec import KV  # noqa: E402
 from livingkv.models import LoadedModel, load_model  # noqa: E402
-from livingkv.runner import Runner  # noqa: E402
-from livingkv.workspace import AttentionState  # noqa: E402
 
 HERE = Path(__file__).parent
-
-
-class Passes:
-    """Counts the forward passes of a runner while it is entered."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self._plain = runner._pass
-        self.sizes: list[int] = []
-
-    def _counted(self, token_ids: Tensor, state: AttentionState) -> Tensor:
-        self.sizes.append(token_ids.shape[1])
-        return self._plain(token_ids, state)
-
-    def __enter__(self) -> Passes:
-        self._runner._pass = self._counted  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._runner._pass = self._plain  # type: ignore[method-assign]
 
 
 def text_of(model: LoadedModel, n_tokens: int, seed: int) -> bytes:
@@ -75,10 +52,10 @@ def ingested(model: LoadedModel, text: bytes, settings: Settings, folder: Path) 
         home = memory._home
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        started = time.process_time()
-        with Passes(home.engine().runner) as passes:
-            done = memory.ingest("text", text=text)
-        cpu_s = time.process_time() - started
+        runner = home.engine().runner
+        started, n_before = time.process_time(), runner.n_passes
+        done = memory.ingest("text", text=text)
+        cpu_s, n_passes = time.process_time() - started, runner.n_passes - n_before
         row, store, codec = home.store().session("default"), home.store(), home.engine().codec
         firsts = range(0, row.n_sealed_tokens, 64)
         runs = [
@@ -91,7 +68,7 @@ def ingested(model: LoadedModel, text: bytes, settings: Settings, folder: Path) 
         "seconds": done.seconds,
         "tokens_per_s": done.n_tokens / done.seconds,
         "cpu_seconds": cpu_s,
-        "passes": len(passes.sizes),
+        "passes": n_passes,
         "peak_device_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
     }
     return line, kv

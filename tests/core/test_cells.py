@@ -13,7 +13,6 @@ from livingkv.engine import Engine
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.models import DualChunk
 from livingkv.settings import CodecName, LookBack, Settings
-from livingkv.workspace import AttentionState
 from tests.core.test_exactness import tokens
 from tests.tiny import FAMILIES, tiny_model
 
@@ -40,23 +39,34 @@ def window(engine: Engine, block: int | None, n_sinks: int = N_SINKS) -> HotWind
     return engine.hot_window(settings(block), n_sinks, settings(block).document)
 
 
+class Counted:
+    """A hot window that notes how many tokens each pass over it has."""
+
+    def __init__(self, hot: HotWindow) -> None:
+        self._hot = hot
+        self.passes: list[int] = []
+        self.attend, self.finish = hot.attend, hot.finish
+
+    @property
+    def room(self) -> int:
+        """See AttentionState."""
+        return self._hot.room
+
+    def begin(self, n_tokens: int) -> None:
+        """See AttentionState."""
+        self.passes.append(n_tokens)
+        self._hot.begin(n_tokens)
+
+
 def read(engine: Engine, hot: HotWindow, ids: Tensor, cuts: tuple[int, ...] = ()) -> Read:
     """Read `ids` with a commit at each of `cuts`."""
-    passes: list[int] = []
-    plain = engine.runner._pass
-
-    def counted(token_ids: Tensor, state: AttentionState) -> Tensor:
-        passes.append(token_ids.shape[1])
-        return plain(token_ids, state)
-
-    engine.runner._pass = counted  # type: ignore[method-assign]
+    counted = Counted(hot)
     pages: list[bytes] = []
     hidden = []
     for lo, hi in zip((0, *cuts), (*cuts, len(ids)), strict=True):
-        hidden.append(engine.runner.hidden(ids[lo:hi].to(engine.model.device), hot)[0])
+        hidden.append(engine.runner.hidden(ids[lo:hi].to(engine.model.device), counted)[0])
         pages.extend(hot.take_sealed())
-    engine.runner._pass = plain  # type: ignore[method-assign]
-    return Read(torch.cat(hidden), pages, hot.tail(), passes)
+    return Read(torch.cat(hidden), pages, hot.tail(), counted.passes)
 
 
 def kv_of(engine: Engine, made: Read) -> KV:
