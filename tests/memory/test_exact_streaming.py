@@ -143,7 +143,11 @@ def test_mode_exact_answers_as_with_a_window_that_holds_all(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_the_session(tmp_path: Path) -> None:
-    """Of a session 8 times as long, 360 MiB of KV when it is decoded, no more is in memory at once."""
+    """A session 8 times as long, 360 MiB of KV when it is decoded, takes no more at once.
+
+    The peak of one run differs from the next by up to a decoded block (12 MiB): how far the reader was ahead.
+    """
+    block_bytes = 12 << 20
     grown = {}
     for n_pages in (60, 480):
         path = tmp_path / str(n_pages)
@@ -151,5 +155,5 @@ def test_memory_does_not_grow_with_the_session(tmp_path: Path) -> None:
         result = json.loads(run("-m", "tests.memory.exact_reader", path, OMP_NUM_THREADS="1"))
         grown[n_pages] = result["grown_bytes"]
     assert result["decoded_bytes"] > 350 << 20
-    assert grown[480] - grown[60] < 8 << 20
-    assert grown[480] < 48 << 20
+    assert grown[480] - grown[60] < 1.5 * block_bytes
+    assert grown[480] < 4 * block_bytes
