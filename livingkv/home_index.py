@@ -50,6 +50,10 @@ class HomeIndex:
 
         Raises StoreFull, StoreLocked or IndexFault.
         """
+        with self._whole():
+            return self._current()
+
+    def _current(self) -> Index:
         if self._index is not None and self._base.loaded_engine is not None and not self._index.has_embedder:
             self._let_go()  # what it was fed without the model has no vectors
         if self._index is None:
@@ -145,6 +149,15 @@ class HomeIndex:
     def feed(self) -> None:
         """Let the index know the store's newest sentences. They can be found at once; durable at the latest at
         `close`."""
+        with self._whole():
+            self._feed()
+
+    def _whole(self) -> contextlib.AbstractContextManager[None]:
+        """Nobody else comes between two batches that an embedder runs through the model."""
+        engine = self._base.loaded_engine
+        return contextlib.nullcontext() if engine is None else engine.runner.uninterrupted()
+
+    def _feed(self) -> None:
         store = self._base.store()
         if self._index is None:
             self._index = self._opened_index()

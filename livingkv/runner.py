@@ -7,7 +7,8 @@ one that turns nothing, so that the state sees queries and keys unrotated and pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Literal
 
@@ -25,6 +26,10 @@ _SLICE = 64  # rows of logits at once
 
 _TIMED_TOKENS = 16
 """Shorter passes are generation, whose speed says little about reading."""
+
+
+def _go_on() -> None:
+    """Nothing is to be done between two passes."""
 
 
 class _Unrotated(nn.Module):
@@ -66,7 +71,7 @@ class Runner:
     """Forward passes of one loaded model. Takes the network over: it is not usable by others afterwards.
 
     Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
-    honest reports.
+    honest reports. `between` is called before each pass, while no state is in one: it may run passes of other states.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -74,12 +79,23 @@ class Runner:
         self.model = model
         self.n_prefilled = 0
         self.n_passes = 0
+        self.between: Callable[[], None] = _go_on
+        self._is_whole = False
         self._n_timed = 0
         self._timed_s = 0.0
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
         self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+
+    @contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """Within the block `between` is not called."""
+        before, self._is_whole = self._is_whole, True
+        try:
+            yield
+        finally:
+            self._is_whole = before
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -151,6 +167,8 @@ class Runner:
 
     def _pass(self, token_ids: Tensor, state: AttentionState) -> Tensor:
         """One forward pass: the last hidden states [batch, tokens, hidden]."""
+        if not self._is_whole:
+            self.between()
         n = token_ids.shape[1]
         started = perf_counter()
         state.begin(n)

@@ -29,6 +29,13 @@ class Phase(Enum):
     STOPPING = "stopping"
 
 
+_N_BACKGROUND = 2
+"""Background jobs whose steps take turns."""
+_SHARE = 8
+"""While requests run, background work gets one step after so many rounds of theirs."""
+_N_BACKGROUND_WAITING = 1000
+
+
 class Job:
     """One request's work. `cancel` may be called from any thread, also when it is done."""
 
@@ -85,6 +92,9 @@ class InferenceThread:
         self._n_side_by_side = n_side_by_side
         self._idle_s = idle_s
         self._running: list[Job] = []
+        self._background_waiting: queue.Queue[Job] = queue.Queue()
+        self._background: list[Job] = []
+        self._rounds = 0
         self._gate = threading.Lock()  # nothing is queued once the phase is another than READY
         self._thread = threading.Thread(target=self._run, name="livingkv-inference", daemon=True)
 
@@ -92,15 +102,18 @@ class InferenceThread:
         """Begin; `phase` tells how far it is."""
         self._thread.start()
 
-    def submit(self, make: Steps, fail: Callable[[Exception], None]) -> Job:
+    def submit(self, make: Steps, fail: Callable[[Exception], None], *, background: bool = False) -> Job:
         """Queue a job. Raises ApiError where too many wait, or while none are taken."""
         job = Job(make, fail)
+        waiting = self._background_waiting if background else self._waiting
         with self._gate:
             if self.phase is not Phase.READY:
                 raise self.refusal()
-            if self._waiting.qsize() >= self._n_waiting:
+            if waiting.qsize() >= (_N_BACKGROUND_WAITING if background else self._n_waiting):
                 raise queue_full()
-            self._waiting.put(job)
+            waiting.put(job)
+            if background:
+                self._waiting.put(None)  # wakes it
         self._counters.waiting.set(self._waiting.qsize())
         return job
 
@@ -151,10 +164,11 @@ class InferenceThread:
 
     def _drop_jobs(self) -> None:
         """Close every job, whatever closing another raises, and tell whoever waits for it."""
-        left = [*self._running]
-        while not self._waiting.empty():
-            job = self._waiting.get_nowait()
-            left += [job] if job is not None else []
+        left = [*self._running, *self._background]
+        for waiting in (self._waiting, self._background_waiting):
+            while not waiting.empty():
+                job = waiting.get_nowait()
+                left += [job] if job is not None else []
         for job in left:
             try:
                 job.close()
@@ -165,23 +179,32 @@ class InferenceThread:
     def _round(self) -> None:
         """Take up jobs, and let each do a step."""
         self._take()
-        for job in list(self._running):
-            if self.phase is not Phase.READY:
-                return
-            if not self._went_on(job):
-                self._running.remove(job)
+        self._rounds += 1
+        self._step_all(self._running)
+        if self._background and (not self._running or self._rounds % _SHARE == 0):
+            self._step_all(self._background)
         self._counters.waiting.set(self._waiting.qsize())
         self._counters.running.set(len(self._running))
 
+    def _step_all(self, jobs: list[Job]) -> None:
+        for job in list(jobs):
+            if self.phase is not Phase.READY:
+                return
+            if not self._went_on(job):
+                jobs.remove(job)
+
     def _take(self) -> None:
+        while self._background_waiting.qsize() and len(self._background) < _N_BACKGROUND:
+            self._background.append(self._background_waiting.get_nowait())
         try:
             while len(self._running) < self._n_side_by_side:
-                job = self._waiting.get_nowait() if self._running else self._waiting.get(timeout=self._idle_s)
+                is_busy = bool(self._running or self._background)
+                job = self._waiting.get_nowait() if is_busy else self._waiting.get(timeout=self._idle_s)
                 if job is None:
                     return
                 self._running.append(job)
         except queue.Empty:
-            if not self._running:
+            if not (self._running or self._background or self._background_waiting.qsize()):
                 self._idle()
 
     def _went_on(self, job: Job) -> bool:

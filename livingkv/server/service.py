@@ -11,6 +11,8 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
@@ -23,18 +25,27 @@ from livingkv.server.api_errors import ApiError, api_error, internal, without_va
 from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
-from livingkv.server.events import Done, Emit, Event, Failed
+from livingkv.server.events import Done, Emit, Event, Failed, Wrote
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
 from livingkv.server.settings import cancellable_settings
-from livingkv.server.tenants import Tenants
+from livingkv.server.stepwise import in_steps
+from livingkv.server.tenants import Tenant, Tenants
 from livingkv.server.token_texts import TokenTexts
 from livingkv.server.turn import Turn, TurnRequest
 from livingkv.settings import DEFAULT_CODEC
 
 LOG = logging.getLogger("livingkv.server")
 Work = Callable[[Emit], Iterator[None]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Generic[T]):
+    """What a call returned."""
+
+    value: T
 
 
 class _Parts:
@@ -156,6 +167,39 @@ class Service:
             if isinstance(event, Failed):
                 raise event.error
         return found[0]
+
+    async def call(self, tenant: str, work: Callable[[Tenant], T], *, alone: bool = False) -> T:
+        """What `work` returns, called with the tenant's open parts on the inference thread; it pauses between forward
+        passes, where others get a step. alone: nobody else uses that tenant's memory meanwhile, as everything that
+        drops or moves what is stored needs. Given up when the awaiting task is cancelled. Raises ApiError."""
+        events, made = self.follow(tenant, lambda parts, _: work(parts), alone=alone), list[T]()
+        async with contextlib.aclosing(events):
+            async for each in events:
+                if isinstance(each, Made):
+                    made.append(each.value)
+        return made[0]
+
+    async def follow(
+        self, tenant: str, work: Callable[[Tenant, Callable[[str], None]], T], *, alone: bool = False
+    ) -> AsyncGenerator[str | Made[T], None]:
+        """As `call`, and the texts that `work` gives to its second argument, as they come; last, `Made`."""
+        parts, made = self._ready(), list[T]()
+
+        def steps(emit: Emit) -> Iterator[None]:
+            parts.tenants.let_go_others(tenant)
+            one = parts.tenants.open_one(tenant)
+            with contextlib.ExitStack() as undo:
+                yield from one.gate.enter(undo, alone=alone)
+                made.append((yield from in_steps(lambda: work(one, lambda text: emit(Wrote(text))))))
+            emit(Done("stop", 0, 0, 0, 0, None))
+
+        async with contextlib.aclosing(self._events(steps)) as events:
+            async for event in events:
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Wrote):
+                    yield event.text
+        yield Made(made[0])
 
     async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
         """What a job tells, up to Done or Failed. Raises ApiError where it is not taken up."""

@@ -13,10 +13,13 @@ from pathlib import Path
 from livingkv.conversation_mark import is_conversation
 from livingkv.errors import InputError, SessionNotFound, StoreNotFound
 from livingkv.home import Home
+from livingkv.memory import Memory
 from livingkv.models import LoadedModel
 from livingkv.server.conversations import Conversations
+from livingkv.server.gate import Gate
 from livingkv.server.keys import TENANT
 from livingkv.server.rendering import ChatTemplate
+from livingkv.server.stepwise import pause_between_passes
 from livingkv.server.token_texts import TokenTexts
 from livingkv.settings import Settings
 from livingkv.store import SessionRow
@@ -24,14 +27,22 @@ from livingkv.store import SessionRow
 
 @dataclass(slots=True)
 class Tenant:
-    """One tenant's open parts. busy: names of sessions that a turn is writing to."""
+    """One tenant's open parts. busy: names of sessions that a turn is writing to. gate: passed by whatever uses the
+    home."""
 
     name: str
     home: Home
     conversations: Conversations
     template: ChatTemplate
     texts: TokenTexts
+    memory: Memory
+    gate: Gate = field(default_factory=Gate)
     busy: set[str] = field(default_factory=set)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody uses it now."""
+        return self.gate.is_free and not self.busy
 
     def known_session(self, name: str) -> SessionRow | None:
         """The conversation of this name, None if there is none yet. Raises InputError where it is something else."""
@@ -70,23 +81,24 @@ class Tenants:
             try:
                 store = home.store() if home.has_store else None
                 engine = home.engine()
+                pause_between_passes(engine.runner)
                 parts = Conversations(store), ChatTemplate(engine), TokenTexts(self._model.tokenizer)
             except BaseException:
                 home.close()
                 raise
-            tenant = self._open[name] = Tenant(name, home, *parts)
+            tenant = self._open[name] = Tenant(name, home, *parts, Memory(home))
         return tenant
 
     def let_go(self) -> None:
         """Drop what device memory and RAM hold of sessions; they are restored from the stores when they go on."""
         for tenant in self._open.values():
-            if not tenant.busy:
+            if tenant.is_idle:
                 tenant.home.let_go()
 
     def let_go_others(self, name: str) -> None:
         """The same for all tenants but one: device memory does not grow with their number."""
         for tenant in self._open.values():
-            if tenant.name != name and not tenant.busy:
+            if tenant.name != name and tenant.is_idle:
                 tenant.home.let_go()
 
     def close(self) -> None:
