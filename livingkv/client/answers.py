@@ -15,11 +15,12 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A sentence that was found. positions: [lo, hi) in the tokens of its session. lexical, semantic: None where that
-    channel did not find it. coverage: the share of the question's words that it holds."""
+    channel did not find it. coverage: the share of the question's words that it holds. user: None for nobody. Of an
+    answer's evidence the text is a whole passage; id None where that is not about one sentence."""
 
-    id: str
+    id: str | None
     session: str
-    user: str
+    user: str | None
     text: str
     source: str
     role: str
@@ -38,7 +39,7 @@ class Sentence:
 
     id: str
     session: str
-    user: str
+    user: str | None
     text: str
     source: str
     role: str
@@ -173,7 +174,7 @@ class Session:
     """A session. state: device or stored. sources and timeline only where one session was asked for."""
 
     name: str
-    user: str
+    user: str | None
     kind: str
     tokens: int
     bytes: int

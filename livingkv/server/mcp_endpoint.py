@@ -35,7 +35,7 @@ from livingkv import __version__
 from livingkv.errors import LivingKVError
 from livingkv.server.api_errors import ApiError, api_error, internal, without_values
 from livingkv.server.guard import Caller
-from livingkv.server.mcp_tools import TOOLS, Tool
+from livingkv.server.mcp_tools import TOOLS, Asked, Tool
 from livingkv.server.openai_routes import caller_of
 from livingkv.server.owners import owner_of
 from livingkv.server.service import Service
@@ -96,9 +96,7 @@ def _server(service: Service) -> Server[Any]:
         caller = caller_of(_request(context))
         return ListToolsResult(tools=[_listed(tool) for tool in TOOLS if _may(caller, tool)])
 
-    async def call_tool(
-        context: ServerRequestContext[Any, Request], params: CallToolRequestParams
-    ) -> CallToolResult:
+    async def call_tool(context: ServerRequestContext[Any, Request], params: CallToolRequestParams) -> CallToolResult:
         tool = next((tool for tool in TOOLS if tool.name == params.name), None)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"there is no such tool: {', '.join(one.name for one in TOOLS)} are")
@@ -124,11 +122,11 @@ def _server(service: Service) -> Server[Any]:
     )
 
 
-async def _called(service: Service, tool: Tool, request: Request, arguments: dict[str, Any]) -> BaseModel:
+async def _called(service: Service, tool: Tool[Any], request: Request, arguments: dict[str, Any]) -> BaseModel:
     caller = caller_of(request)
     caller.require(tool.scope)
     owner = owner_of(request.headers, caller, request.query_params.get("user"))
-    return await tool.call(service, caller, owner, arguments)
+    return await tool.call(Asked(service, caller, owner), arguments)
 
 
 def _request(context: ServerRequestContext[Any, Request]) -> Request:
@@ -136,11 +134,11 @@ def _request(context: ServerRequestContext[Any, Request]) -> Request:
     return context.request
 
 
-def _may(caller: Caller, tool: Tool) -> bool:
+def _may(caller: Caller, tool: Tool[Any]) -> bool:
     return caller.key is None or caller.key.allows(tool.scope)
 
 
-def _listed(tool: Tool) -> ListedTool:
+def _listed(tool: Tool[Any]) -> ListedTool:
     return ListedTool(
         name=tool.name,
         title=tool.title,
