@@ -12,7 +12,7 @@ from livingkv import Memory, Settings
 from livingkv.auto_answer import Auto
 from livingkv.errors import InputError, QuestionError, SessionNotFound
 from livingkv.recall import sentences_with
-from livingkv.results import Mode
+from livingkv.results import Answer, Mode
 from livingkv.scope import ALL, Scope
 from livingkv.store import Store
 from tests.tiny import tiny_model
@@ -51,10 +51,14 @@ def fill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
         yield memory
 
 
-@pytest.mark.parametrize("mode", ["extract", "auto", "kv", "ground"])
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("mode", ["extract", "kv", "ground"])
+@pytest.mark.parametrize("question", [QUESTIONS[0], QUESTIONS[-1]])
 def test_nothing_of_another_user_is_said(memory: Memory, mode: Mode, question: str) -> None:
-    answer = memory.ask(question, session=OWN, mode=mode, max_tokens=6)
+    check_own(memory, memory.ask(question, session=OWN, mode=mode, max_tokens=6), question)
+
+
+def check_own(memory: Memory, answer: Answer, question: str) -> None:
+    """Fail unless an answer is of anna's sessions alone."""
     assert "BERYL" not in str({**asdict(answer), "timings_ms": None}).replace(question, "")
     assert {each.session for each in answer.evidence} <= {"anna/codes", "anna/talk"}
     assert answer.n_tokens == sum(memory.session(f"anna/{name}").n_tokens for name in ("codes", "talk"))
@@ -62,7 +66,7 @@ def test_nothing_of_another_user_is_said(memory: Memory, mode: Mode, question: s
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_nothing_of_another_user_is_read(memory: Memory, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever mode auto reads on its way, also where it gives no answer."""
+    """Nor said, by whatever mode auto reads on its way, also where it gives no answer."""
     read: list[str] = []
     plain, store = Auto._read, memory._home.store()
     runs, texts = memory._home.store().read_pages, store.text
@@ -82,7 +86,7 @@ def test_nothing_of_another_user_is_read(memory: Memory, question: str, monkeypa
     monkeypatch.setattr(Auto, "_read", noted)
     monkeypatch.setattr(Store, "read_pages", session_pages)
     monkeypatch.setattr(Store, "text", session_text)
-    memory.ask(question, session=OWN, max_tokens=6)
+    check_own(memory, memory.ask(question, session=OWN, max_tokens=6), question)
     assert not any("BERYL" in each or each.startswith(("bert", "codes", "anna-2")) for each in read)
 
 
@@ -104,7 +108,7 @@ def test_search_and_lists_stay_within_a_scope(memory: Memory) -> None:
 def test_words_are_looked_for_in_the_sessions_of_the_question(memory: Memory) -> None:
     store, index = memory._home.store(), memory._home.index.current()
     found = sentences_with(store, index, "Delta Gate", "Delta Gate", OWN.rows(store), 100)
-    assert len(found) == 8 and all("AQUAMARINE" in hit.sentence.text for hit in found)
+    assert len(found) == 10 and all("AQUAMARINE" in hit.sentence.text for hit in found)
 
 
 def test_hits_have_ranks_and_ids(memory: Memory) -> None:
