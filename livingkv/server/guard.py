@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.server.uploads import Upload, counted, too_large, upload_of
 
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
@@ -95,8 +97,9 @@ class Guard:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
         scope.setdefault("state", {})["caller"] = caller
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            _check_type(headers)
-            receive = await self._whole_body(headers, receive)
+            upload = upload_of(scope["path"], self._options)
+            _check_type(headers, upload.kinds)
+            receive = await self._body(headers, receive, upload)
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
@@ -128,12 +131,15 @@ class Guard:
             raise ApiError(401, "a valid API key is needed: Authorization: Bearer lkv_...", code="invalid_api_key")
         return Caller(key.tenant, key)
 
-    async def _whole_body(self, headers: Headers, receive: Receive) -> Receive:
-        """Read the body, within the limit; what comes after it, the disconnect, is passed on."""
-        limit = self._options.max_body_bytes
+    async def _body(self, headers: Headers, receive: Receive, upload: Upload) -> Receive:
+        """Read the body, within the limit, or let it pass as it comes; what comes after it, the disconnect, is passed
+        on."""
+        limit = upload.max_bytes
         said = headers.get("content-length", "0")
         if said.isdecimal() and int(said) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
+        if upload.is_streamed:
+            return counted(receive, limit, _BODY_S)
         body = bytearray()
         try:
             async with asyncio.timeout(_BODY_S):
@@ -141,7 +147,7 @@ class Guard:
                     message = await receive()
                     body += message.get("body", b"")
                     if len(body) > limit:
-                        raise _too_large(limit)
+                        raise too_large(limit)
                     if not message.get("more_body", False):
                         break
         except TimeoutError as error:
@@ -170,16 +176,12 @@ def _request(body: bytes) -> Message:
     return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"a body of at most {limit} bytes is allowed", code="body_too_large")
-
-
-def _check_type(headers: Headers) -> None:
+def _check_type(headers: Headers, kinds: Sequence[str]) -> None:
     """A web page of another origin cannot send JSON as such without asking first."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if has_body and kind != "application/json":
-        raise ApiError(415, "Content-Type: application/json is needed", code="content_type")
+    if has_body and kind not in kinds:
+        raise ApiError(415, f"Content-Type: {' or '.join(kinds)} is needed", code="content_type")
 
 
 def _host_of(header: str) -> str:
