@@ -16,6 +16,8 @@ _LEAST = {
     "max_body_bytes": 1024,
     "max_new_tokens": 1,
     "default_new_tokens": 1,
+    "max_uploads": 1,
+    "max_upload_bytes": 1024,
     "max_sessions": 1,
     "max_tenant_bytes": 1 << 20,
     "requests_per_minute": 1,
@@ -46,6 +48,8 @@ class ServerOptions:
     default_new_tokens: int = 1024
     max_new_tokens: int = 1 << 14
     max_body_bytes: int = 1 << 22
+    max_uploads: int = 64
+    max_upload_bytes: int = 1 << 26
     max_sessions: int = 100_000
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
