@@ -23,8 +23,8 @@ from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.server.receiving import Receiving
 from livingkv.server.request_headers import check_headers
-from livingkv.server.uploads import Uploads
 
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
@@ -55,7 +55,7 @@ class Guard:
         self._app = app
         self._options = options
         self._keys = keys
-        self._uploads = Uploads(options, counters)
+        self._receiving = Receiving(options, counters)
         self._rate = self._preflights = None
         if options.requests_per_minute is not None:
             self._rate, self._preflights = Rate(options.requests_per_minute), Rate(options.requests_per_minute)
@@ -105,7 +105,7 @@ class Guard:
         scope.setdefault("state", {})["caller"] = caller
         if scope["method"] in ("POST", "PUT", "PATCH"):
             _check_type(headers)
-            receive = await self._uploads.whole(headers, receive)
+            receive = await self._receiving.whole(headers, receive, self._options.max_body_bytes)
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:

@@ -49,7 +49,7 @@ class ServerOptions:
     max_new_tokens: int = 1 << 14
     max_body_bytes: int = 1 << 22
     max_uploads: int = 64
-    max_upload_bytes: int = 1 << 26
+    max_upload_bytes: int = 1 << 28
     max_sessions: int = 100_000
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
@@ -63,6 +63,9 @@ class ServerOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(name, value, f"{least} or more is allowed")
+        if self.max_upload_bytes < self.max_body_bytes:
+            allowed = f"max_body_bytes, {self.max_body_bytes}, or more is allowed"
+            raise InputError("max_upload_bytes", self.max_upload_bytes, allowed)
         if not 0 <= self.port < 1 << 16:
             raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
         if self.keys_file is None and not is_loopback(self.host):

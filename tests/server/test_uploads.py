@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from livingkv.server import uploads
+from livingkv.server import receiving
 from tests.server.serving import CHAT, Served, serving, talk, wait_until
 
 
 @contextmanager
-def upload(served: Served, body: bytes, length: int | None = 100_000) -> Iterator[socket.socket]:
+def upload(served: Served, body: bytes, length: int | None = 50_000) -> Iterator[socket.socket]:
     """A request whose body is begun; length: None sends it in chunks."""
     host, port = served.client.base_url.host, served.client.base_url.port
     framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
@@ -34,7 +34,9 @@ def answered(made: socket.socket) -> str:
 @pytest.fixture(scope="module", name="narrow")
 def start_narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service that takes two uploads at once, and 64 KiB of them."""
-    with serving(tmp_path_factory.mktemp("narrow") / "stores", max_uploads=2, max_upload_bytes=1 << 16) as served:
+    with serving(
+        tmp_path_factory.mktemp("narrow") / "stores", max_uploads=2, max_upload_bytes=1 << 16, max_body_bytes=1 << 16
+    ) as served:
         yield served
 
 
@@ -66,9 +68,9 @@ def test_all_uploads_together_hold_so_many_bytes(narrow: Served) -> None:
     wait_until(lambda: is_quiet(narrow))
 
 
-@pytest.mark.parametrize("length", [100_000, None])
+@pytest.mark.parametrize("length", [50_000, None])
 def test_a_body_that_stalls_is_cut(narrow: Served, monkeypatch: pytest.MonkeyPatch, length: int | None) -> None:
-    monkeypatch.setattr(uploads, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(receiving, "PATIENCE_S", 0.2)
     started = time.monotonic()
     with upload(narrow, b"{" * 1000, length) as made:
         assert " 408 " in answered(made) and time.monotonic() - started < 2
@@ -78,8 +80,8 @@ def test_a_body_that_stalls_is_cut(narrow: Served, monkeypatch: pytest.MonkeyPat
 def test_a_body_that_trickles_is_cut_and_one_that_is_fast_enough_is_not(
     narrow: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "PATIENCE_S", 0.4)
-    monkeypatch.setattr(uploads, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(receiving, "PATIENCE_S", 0.4)
+    monkeypatch.setattr(receiving, "LEAST_BYTES", 1000)
 
     def slow(size: int) -> Iterator[bytes]:
         yield b'{"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 2'

@@ -21,7 +21,7 @@ LEAST_BYTES = 1 << 17
 """A body that is not whole brings at least so many bytes in every `PATIENCE_S`."""
 
 
-class Uploads:
+class Receiving:
     """All bodies that are being received. On the event loop only."""
 
     def __init__(self, options: ServerOptions, counters: Counters) -> None:
@@ -29,12 +29,12 @@ class Uploads:
         self._counters = counters
         self._n = self._n_bytes = 0
 
-    async def whole(self, headers: Headers, receive: Receive) -> Receive:
-        """Receive a body; it comes from the returned one, and so does what follows it, the disconnect.
+    async def whole(self, headers: Headers, receive: Receive, limit: int) -> Receive:
+        """Receive a body of at most `limit` bytes; it comes from the returned one, and so does what follows
+        it, the disconnect.
 
         Raises ApiError: 413 where it is too large, 408 where it is too slow, 503 where too many come at once.
         """
-        limit = self._options.max_body_bytes
         said = headers.get("content-length", "0")
         if said.isdecimal() and int(said) > limit:
             raise _too_large(limit)
