@@ -47,7 +47,9 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
             expose_headers=["X-Session-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys)  # the last one added stands outermost
+    app.add_middleware(
+        Guard, options=options, keys=keys, counters=service.counters
+    )  # the last one added stands outermost
     return app
 
 

@@ -18,6 +18,8 @@ _LEAST = {
     "max_import_bytes": 1024,
     "max_new_tokens": 1,
     "default_new_tokens": 1,
+    "max_uploads": 1,
+    "max_upload_bytes": 1024,
     "max_sessions": 1,
     "max_tenant_bytes": 1 << 20,
     "requests_per_minute": 1,
@@ -51,6 +53,8 @@ class ServerOptions:
     max_body_bytes: int = 1 << 22
     max_ingest_bytes: int = 1 << 26
     max_import_bytes: int = 1 << 32
+    max_uploads: int = 64
+    max_upload_bytes: int = 1 << 28
     max_sessions: int = 100_000
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
@@ -64,6 +68,9 @@ class ServerOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(name, value, f"{least} or more is allowed")
+        if self.max_upload_bytes < self.max_body_bytes:
+            allowed = f"max_body_bytes, {self.max_body_bytes}, or more is allowed"
+            raise InputError("max_upload_bytes", self.max_upload_bytes, allowed)
         if not 0 <= self.port < 1 << 16:
             raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
         if self.keys_file is None and not is_loopback(self.host):
