@@ -15,13 +15,15 @@ from livingkv import __version__
 from livingkv.server import sse
 from livingkv.server.answering import KEEPALIVE_S
 from livingkv.server.api_errors import ApiError
+from livingkv.server.idempotency import HEADER
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.memory_bodies import AskBody, ForgetBody, PatchBody, SearchBody, StoredRole, TurnBody
 from livingkv.server.memory_shapes import Json, shown_stats
 from livingkv.server.openai_routes import caller_of
-from livingkv.server.owners import owner_of
+from livingkv.server.owners import Owner, owner_of
 from livingkv.server.remembering import Remembering, no_such_sentence
 from livingkv.server.service import Made, Service
+from livingkv.server.tenants import Tenant
 from livingkv.server.unlearning import Unlearning
 from livingkv.server.while_there import POLL_S, while_there
 
@@ -52,19 +54,34 @@ async def _call(
     alone: bool = False,
 ) -> T:
     """Do the work for whoever asks, until they go away. Raises ApiError."""
+    tenant, owner = _asking(request, scope, user)
+    return await while_there(request, service.call(tenant, _for(service, owner, work), alone=alone))
+
+
+def _asking(request: Request, scope: KeyScope, user: str | None) -> tuple[str, Owner]:
+    """The tenant and the user. Raises ApiError or InputError."""
     caller = caller_of(request)
     caller.require(scope)
-    owner = owner_of(request.headers, caller, user)
+    return caller.tenant, owner_of(request.headers, caller, user)
+
+
+def _for(service: Service, owner: Owner, work: Callable[[Remembering], T]) -> Callable[[Tenant], T]:
     limits, counters = service.limits, service.counters
-    made = service.call(caller.tenant, lambda tenant: work(Remembering(tenant, owner, limits, counters)), alone=alone)
-    return await while_there(request, made)
+    return lambda tenant: work(Remembering(tenant, owner, limits, counters))
 
 
 def _add_turns(router: APIRouter, service: Service) -> None:
     @router.post("/memory/turn")
-    async def turn(body: TurnBody, request: Request) -> Json:
+    async def turn(body: TurnBody, request: Request) -> Response:
+        """With an Idempotency-Key it goes on though the client goes away, which will ask again."""
         _check_length(service, body.max_tokens)
-        return await _call(service, request, "write", body.user, lambda memory: memory.turn(body))
+        tenant, owner = _asking(request, "write", body.user)
+
+        async def make() -> Response:
+            made = service.call(tenant, _for(service, owner, lambda memory: memory.turn(body)))
+            return JSONResponse(await (made if HEADER in request.headers else while_there(request, made)))
+
+        return await service.once.once(request, tenant, owner.user or "", make)
 
 
 def _add_questions(router: APIRouter, service: Service) -> None:
@@ -77,11 +94,10 @@ def _add_questions(router: APIRouter, service: Service) -> None:
         _check_length(service, body.max_tokens)
         if not body.stream:
             return JSONResponse(await _call(service, request, "read", body.user, lambda memory: memory.ask(body)))
-        caller = caller_of(request)
-        caller.require("read")
-        owner, limits, counters = owner_of(request.headers, caller, body.user), service.limits, service.counters
+        name, owner = _asking(request, "read", body.user)
+        limits, counters = service.limits, service.counters
         events: Events = service.follow(
-            caller.tenant, lambda tenant, tell: Remembering(tenant, owner, limits, counters).ask(body, tell)
+            name, lambda tenant, tell: Remembering(tenant, owner, limits, counters).ask(body, tell)
         )
         return await _streamed(request, events)
 

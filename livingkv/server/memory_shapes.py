@@ -1,4 +1,4 @@
-"""The library's results in the shapes of the memory routes: hits, sentences, answers, usage, receipts, counts.
+"""The library's results in the shapes of the memory routes: hits, sentences, answers, usage, counts.
 
 Knows the shapes (docs/API.md); knows no store and no HTTP.
 """
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence
+from livingkv.server.job_results import receipt_json
 from livingkv.server.owners import session_of, user_of
 
 Json = dict[str, Any]
@@ -75,21 +76,9 @@ def usage(n_prefilled: int, n_cached: int, n_generated: int) -> Json:
 
 
 def shown_counts(receipt: Forgotten) -> Json:
-    """What would go: counts of a dry run."""
-    counts = {
-        "sentences": receipt.n_sentences,
-        "tokens": receipt.n_tokens,
-        "pages": receipt.n_pages,
-        "keys": receipt.n_keys,
-    }
-    return {"counts": counts, "bytes": {"text": receipt.n_bytes}}
-
-
-def shown_receipt(receipt: Forgotten) -> Json:
-    """What is gone."""
-    shown = shown_counts(receipt)
-    files = {"erased": receipt.bytes_erased, "freed": receipt.bytes_freed, "awaiting": receipt.bytes_awaiting}
-    return shown | {"bytes": shown["bytes"] | files, "keys_left": list(receipt.keys_left)}
+    """What would go, of a dry run; as in its receipt."""
+    shown = receipt_json(receipt)
+    return {"counts": shown["counts"], "bytes": {"text": shown["bytes"]["text"]}}
 
 
 def shown_stats(stats: Stats | None, model: str, version: str) -> Json:

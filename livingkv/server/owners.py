@@ -11,7 +11,8 @@ from starlette.datastructures import Headers
 
 from livingkv.errors import InputError
 from livingkv.server.guard import Caller
-from livingkv.server.whose import USER_HEADER, check_name
+from livingkv.server.request_headers import USER_HEADER, name_in
+from livingkv.server.whose import check_name
 from livingkv.store import check_session_name
 
 EVERYBODY = "*"
@@ -45,7 +46,8 @@ def owner_of(headers: Headers, caller: Caller, user: str | None) -> Owner:
     """For whom a request asks. A proxy's header says it before body and query do. Raises InputError for a name that
     cannot be one, ApiError where it is everybody and the key is no admin's."""
     if caller.forwards_users:
-        user = headers.get(USER_HEADER, user)
+        forwarded = name_in(headers, USER_HEADER)
+        user = user if forwarded is None else forwarded
     if user == EVERYBODY:
         caller.require("admin")
         return Owner(None)

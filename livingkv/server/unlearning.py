@@ -13,9 +13,9 @@ from livingkv.errors import SessionNotFound
 from livingkv.results import Forgotten
 from livingkv.scope import Scope
 from livingkv.server.api_errors import ApiError
-from livingkv.server.claims import require_free
+from livingkv.server.job_results import receipt_json
 from livingkv.server.memory_bodies import ForgetBody
-from livingkv.server.memory_shapes import Json, shown_counts, shown_receipt, shown_sentence
+from livingkv.server.memory_shapes import Json, shown_counts, shown_sentence
 from livingkv.server.remembering import Remembering, scope_of
 from livingkv.server.tenants import Tenant
 from livingkv.store import SessionRow
@@ -40,7 +40,7 @@ class Unlearning:
         if not self.tenant.home.has_store:
             if body.session is not None:
                 raise SessionNotFound("there is no store yet")
-            return shown_counts(_NOTHING) if body.dry_run else {"receipt": shown_receipt(_NOTHING)}
+            return shown_counts(_NOTHING) if body.dry_run else {"receipt": receipt_json(_NOTHING)}
         rows = scope.rows(self.tenant.home.store())
         is_deep = body.deep and body.source is not None
         return self._forgotten(rows, scope, source=body.source, deep=is_deep, dry_run=body.dry_run)
@@ -64,14 +64,14 @@ class Unlearning:
         dry_run: bool,
     ) -> Json:
         if not dry_run:
-            require_free(self.tenant, [row.name for row in rows])
+            for row in rows:
+                self.tenant.require_free(row.name)
         receipt = self.tenant.memory.forget(
             session=scope, source=source, sentence_ids=sentence_ids, deep=deep, dry_run=dry_run
         )
         if dry_run:
             return shown_counts(receipt)
-        note_changed(self.tenant, rows)
-        return {"receipt": shown_receipt(receipt)}
+        return {"receipt": receipt_json(receipt)}
 
     def replace(self, sentence_id: int, text: str) -> Json:
         """Another text in the place of a sentence: stored first, behind all that its session holds, under the same role
@@ -80,7 +80,7 @@ class Unlearning:
         Raises ApiError or LivingKVError: nothing is lost then.
         """
         name, (old, _, _) = self.remembering.require_own(sentence_id), self.remembering.around(sentence_id)
-        require_free(self.tenant, [name])
+        self.tenant.require_free(name)
         self.remembering.limits.check_bytes(self.tenant, len(text.encode()))
         store, memory = self.tenant.home.store(), self.tenant.memory
         row, first = store.session(name), store.next_sentence_id
@@ -98,19 +98,6 @@ class Unlearning:
         memory.forget(sentence_ids=[sentence_id])
         new, _, _ = self.remembering.around(first)
         return shown_sentence(new) | {"stored": [str(first + index) for index in range(n_new)]}
-
-
-def note_changed(tenant: Tenant, rows: Iterable[SessionRow]) -> None:
-    """Let the tenant's conversations know what became of these sessions."""
-    store = tenant.home.store()
-    for row in rows:
-        tenant.conversations.drop(row.session_id)
-        try:
-            now = store.session(row.session_id)
-        except SessionNotFound:
-            continue
-        if is_conversation(store, now.session_id):
-            tenant.conversations.note(store, now)
 
 
 _NOTHING = Forgotten(0, 0, 0, 0, 0, 0, 0)

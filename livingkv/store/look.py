@@ -12,13 +12,13 @@ from pathlib import Path
 from livingkv.results import CheckReport
 from livingkv.store.catalog import Catalog
 from livingkv.store.check import check_store
-from livingkv.store.disk import Disk, errors_named
+from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
 from livingkv.store.rows import ChunkRow, Role, Sentence, SentenceWeight, SessionRow, SourceRow, StoreStats, TokenIds
 from livingkv.store.same_source import find_source
-from livingkv.store.sealing import SEAL_BYTES, Vault
+from livingkv.store.sealing import SEAL_BYTES, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.sentences import Only, Sentences, require_sentence
 from livingkv.store.stats import folder_bytes, measure_store
@@ -55,15 +55,9 @@ class StoreLook:
 
     @property
     def n_sessions(self) -> int:
-        """How many sessions there are; costs the same however many."""
+        """How many sessions there are; cheap."""
         with self._catalog.read() as snapshot:
-            return snapshot.n_sessions()
-
-    @property
-    def size_bytes(self) -> int:
-        """What the store's files take, as `stats` says; costs a look at each file and at no row."""
-        with errors_named(self.path):
-            return folder_bytes(self.path)
+            return snapshot.n_sessions
 
     def sources(self, session_id: int) -> list[SourceRow]:
         """What a session holds of each of its sources, oldest first. Raises SessionNotFound."""
@@ -207,6 +201,22 @@ class StoreLook:
         In order, the sentence itself included; they end where a chunk is damaged. Raises as `sentence`.
         """
         return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
+
+    def seal_aside(self, session_id: int, data: bytes) -> bytes:
+        """Bytes to be kept outside of the store until they become an encrypted session's, sealed with its key; whatever
+        was sealed so opens in that session alone. Raises KeyMissing or SessionNotFound."""
+        self.session(session_id)
+        return self._vault.seal(self._reading.key_id(session_id), Place(Kind.ASIDE, session_id, 0), data)
+
+    def open_aside(self, session_id: int, sealed: bytes) -> bytes:
+        """The bytes of `seal_aside`. Raises KeyMissing, SessionNotFound or RecordDamaged."""
+        self.session(session_id)
+        return self._vault.open(self._reading.key_id(session_id), Place(Kind.ASIDE, session_id, 0), sealed)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files, as `stats` adds them up; cheap."""
+        return folder_bytes(self.path)
 
     def stats(self) -> StoreStats:
         """Counts, and bytes by part from the real sizes of the files."""

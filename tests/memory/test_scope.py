@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,16 +160,17 @@ def test_forgetting_is_counted_before(tmp_path: Path) -> None:
             memory.ingest("codes", text=(facts(user) * 4).encode(), session=f"{user}/codes")
         memory.fork("anna/codes", "anna/fork")
         ids = [each.sentence_id for each in memory.sentences(session="anna/codes", limit=3)]
-        for what in (
+        forgettings: tuple[dict[str, Any], ...] = (
             {"sentence_ids": ids, "deep": True},
             {"session": "anna/codes", "source": "codes"},
             {"session": OWN},
             {"everything": True},
-        ):
+        )
+        for what in forgettings:
             before, text = memory.sentences(limit=1000), memory.text("bert/codes")
-            counted = memory.forget(**what, dry_run=True)  # type: ignore[arg-type]
+            counted = memory.forget(**what, dry_run=True)
             assert memory.sentences(limit=1000) == before and memory.text("bert/codes") == text
-            receipt = memory.forget(**what)  # type: ignore[arg-type]
+            receipt = memory.forget(**what)
             for name in ("n_sentences", "n_tokens", "n_pages", "n_bytes", "n_keys"):
                 assert getattr(counted, name) == getattr(receipt, name), (what, name)
             assert counted.n_sentences > 0 and counted.bytes_erased == counted.bytes_freed == 0
