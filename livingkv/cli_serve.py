@@ -24,7 +24,9 @@ keys_app = typer.Typer(help="API keys of a service: add, list, revoke.", no_args
 
 KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The keys file.", show_default=False)]
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, as TOML.", show_default=False)]
-Show = Annotated[bool, typer.Option("--show-settings", help="Print what is in force and from where, check it, and end.")]
+Show = Annotated[
+    bool, typer.Option("--show-settings", help="Print what is in force and from where, check it, and end.")
+]
 _PANELS = {"service": "The service", "model": "The model", "memory": "Memory"}
 
 

@@ -76,8 +76,10 @@ class Census(Collector):
         started = time.monotonic()
         if self._left is None:
             self._left, self._made, self._spent = list(self._opened()), {}, 0.0
-        while self._left and time.monotonic() - started < _STEP_S:
+        while self._left:
             self._count(self._left.pop())
+            if time.monotonic() - started > _STEP_S:
+                break
         self._spent += time.monotonic() - started
         if self._left:
             return True
