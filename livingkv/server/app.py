@@ -46,7 +46,7 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
             expose_headers=["X-Session-Id", "X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys)
+    app.add_middleware(Guard, options=options, keys=keys, counters=service.counters)
     app.add_middleware(RequestLog, counters=service.counters)  # the last one added stands outermost
     return app
 

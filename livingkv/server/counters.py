@@ -33,6 +33,11 @@ class Counters(Watch):
         self.requests = self._counter("requests", "Requests that were answered", "method", "route", "status")
         self.refused = self._counter("refused", "Requests that were refused: too large, too many, not ready", "status")
         self.hot_reused = self._counter("hot_windows_reused", "Sessions that went on while device memory held them")
+        self.uploads_refused = self._counter(
+            "uploads_refused", "Bodies that were refused because too many came at once"
+        )
+        self.uploads = self._gauge("uploads", "Bodies that are being received")
+        self.upload_bytes = self._gauge("upload_bytes", "Bytes received of them")
         self.waiting = self._gauge("waiting", "Requests that wait for the model")
         self.running = self._gauge("running", "Requests that the model works on")
         self.background = self._gauge("background", "Jobs that nobody waits for, waiting or running")

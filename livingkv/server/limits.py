@@ -13,6 +13,9 @@ from livingkv.server.api_errors import ApiError
 from livingkv.server.options import ServerOptions
 from livingkv.server.tenants import Tenant
 
+_REMEMBERED = 1024
+"""So many names are kept before those that count no more are dropped."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
@@ -60,6 +63,10 @@ class Rate:
         self._per_minute = per_minute
         self._now = now
         self._spent: dict[str, tuple[float, float]] = {}  # requests that count still, and when that was so
+        self._next_look = _REMEMBERED
+
+    def __len__(self) -> int:
+        return len(self._spent)
 
     def take(self, name: str) -> None:
         """Count a request. Raises ApiError where it is one too many."""
@@ -71,3 +78,6 @@ class Rate:
             told = f"{self._per_minute} requests a minute are allowed: try again"
             raise ApiError(429, told, code="rate_limit_exceeded", retry_after_s=wait)
         self._spent[name] = (spent + 1, now)
+        if len(self._spent) > self._next_look:
+            self._spent = {name: each for name, each in self._spent.items() if each[0] > (now - each[1]) * per_s}
+            self._next_look = max(_REMEMBERED, 2 * len(self._spent))

@@ -19,6 +19,8 @@ _LEAST = {
     "max_body_bytes": 1024,
     "max_new_tokens": 1,
     "default_new_tokens": 1,
+    "max_uploads": 1,
+    "max_upload_bytes": 1024,
     "max_sessions": 1,
     "max_tenant_bytes": 1 << 20,
     "requests_per_minute": 1,
@@ -54,6 +56,8 @@ class ServerOptions:
     default_new_tokens: int = 1024
     max_new_tokens: int = 1 << 14
     max_body_bytes: int = 1 << 22
+    max_uploads: int = 64
+    max_upload_bytes: int = 1 << 28
     max_sessions: int = 100_000
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
@@ -73,6 +77,9 @@ class ServerOptions:
                 raise InputError(name, getattr(self, name), f"at most {_MOST_SECONDS} seconds are allowed")
         if self.log_format not in get_args(LogFormat):
             raise InputError("log_format", repr(self.log_format), f"one of {get_args(LogFormat)} is allowed")
+        if self.max_upload_bytes < self.max_body_bytes:
+            allowed = f"max_body_bytes, {self.max_body_bytes}, or more is allowed"
+            raise InputError("max_upload_bytes", self.max_upload_bytes, allowed)
         if not 0 <= self.port < 1 << 16:
             raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
         if self.keys_file is None and not is_loopback(self.host):

@@ -77,7 +77,7 @@ def route_of(scope: Scope) -> str:
 
 
 def _id_of(headers: Headers) -> str:
-    given = headers.get(REQUEST_ID, "")
+    given = ", ".join(headers.getlist(REQUEST_ID))
     return given if _WELL_FORMED.fullmatch(given) else uuid4().hex
 
 

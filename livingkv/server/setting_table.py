@@ -62,6 +62,8 @@ _SERVICE = (
     ("default_new_tokens", "--default-tokens", WHOLE, "tokens", "A reply that says no limit is at most this long."),
     ("max_new_tokens", "--max-tokens", WHOLE, "tokens", "A request may ask for this long a reply."),
     ("max_body_bytes", "--max-body", SIZE, "bytes", "A longer body is answered 413."),
+    ("max_uploads", "--max-uploads", WHOLE, "requests", "Bodies that may come at once; one more is answered 503."),
+    ("max_upload_bytes", "--max-upload", SIZE, "bytes", "What they may hold together, in memory; then 503."),
     ("max_sessions", "--max-sessions", WHOLE, "sessions", "Conversations of each tenant."),
     ("max_tenant_bytes", "--tenant-quota", SIZE, "bytes", "Disk space of each tenant; then 507. Left out: no limit."),
     ("requests_per_minute", "--rate", WHOLE, "requests", "Of each key in a minute; then 429. Left out: no limit."),
@@ -86,9 +88,9 @@ _MEMORY = (
     ("commit_tokens", "--commit", WHOLE, "tokens", "A long ingest is durable about every so many."),
     ("max_line_bytes", "--max-line", SIZE, "bytes", "A longer line is refused as not being prose."),
     ("placement", "--placement", one_of("compact", "absolute", "dual_chunk"), "", "Where recalled keys are put."),
-    ("codec", "--codec", one_of("int8", "lossless"), "", "Pages of new stores; left out: int8. Others are refused."),
-    ("span_tokens", "--span", WHOLE, "tokens", "How far documents of new stores look back. Others are refused."),
-    ("embedder", "--embedder", TEXT, "", "The dense channel of new stores: tokens, states, minilm or a model's name."),
+    ("codec", "--codec", one_of("int8", "lossless"), "", "Pages of new stores; left out: int8."),
+    ("span_tokens", "--span", WHOLE, "tokens", "How far documents of new stores look back; left out: 128."),
+    ("embedder", "--embedder", TEXT, "", "The dense channel of new stores: tokens, states, minilm, a model's name."),
 )
 
 SETTINGS: tuple[Setting, ...] = (

@@ -11,11 +11,10 @@ from starlette.datastructures import Headers
 
 from livingkv.errors import InputError
 from livingkv.server.guard import Caller
+from livingkv.server.request_headers import CHAT_HEADER, SESSION_HEADER, USER_HEADER, name_in
 from livingkv.server.schemas import ChatBody
 from livingkv.store import check_session_name
 
-SESSION_HEADER = "x-session-id"
-_USER_HEADER, _CHAT_HEADER = "x-openwebui-user-id", "x-openwebui-chat-id"
 _SIDE_TASK = "### Task:"
 _SIDE_SIGNS = ("<chat_history>", "### Guidelines:", "### Output:")
 
@@ -33,7 +32,7 @@ def whose(body: ChatBody, headers: Headers, caller: Caller) -> Whose:
     """Read from body and headers. Raises InputError where they disagree or a name cannot be one."""
     memory = body.memory
     named = {
-        "header X-Session-Id": headers.get(SESSION_HEADER),
+        "header X-Session-Id": name_in(headers, SESSION_HEADER),
         "session": body.session,
         "memory.session": memory.session if memory is not None else None,
     }
@@ -42,8 +41,9 @@ def whose(body: ChatBody, headers: Headers, caller: Caller) -> Whose:
         raise InputError("session", " and ".join(given), "one session is allowed")
     user, session = body.user or "", next(iter(given.values()), None)
     if caller.forwards_users:
-        user = headers.get(_USER_HEADER, user)
-        session = session if session is not None else headers.get(_CHAT_HEADER)
+        forwarded = name_in(headers, USER_HEADER)
+        user = user if forwarded is None else forwarded
+        session = session if session is not None else name_in(headers, CHAT_HEADER)
     for field, value in (("user", user or None), ("session", session)):
         if value is not None:
             _check_name(field, value)
