@@ -69,10 +69,10 @@ class Job:
 
 
 class InferenceThread:
-    """Runs `prepare`, then jobs until `stop`, then `finish`, all on one thread. `idle` is called after `idle_s` without
-    a job, `between` after every round of steps, and again at once where it returns True. Where one of the four raises,
-    `phase` is FAILED and `error` says why; jobs are closed and `finish` is called all the same, and no job is taken any
-    more."""
+    """Runs `prepare`, then `ready`, once jobs are taken, then jobs until `stop`, then `finish`, all on one thread.
+    `idle` is called after `idle_s` without a job, `between` after every round of steps, and again at once where it
+    returns True. Where one of them raises, `phase` is FAILED and `error` says why; jobs are closed and `finish` is
+    called all the same, and no job is taken any more."""
 
     def __init__(
         self,
@@ -82,13 +82,14 @@ class InferenceThread:
         counters: Counters,
         *,
         between: Callable[[], bool] = lambda: False,
+        ready: Callable[[], None] = lambda: None,
         n_waiting: int,
         n_side_by_side: int,
         idle_s: float,
     ) -> None:
         self.phase = Phase.STARTING
         self.error: Exception | None = None
-        self._prepare, self._idle, self._finish = prepare, idle, finish
+        self._prepare, self._idle, self._finish, self._ready = prepare, idle, finish, ready
         self._counters = counters
         self._between = between
         self._has_more_between = False
@@ -169,6 +170,9 @@ class InferenceThread:
         with self._gate:
             if self.phase is Phase.STARTING:
                 self.phase = Phase.READY
+        if self.phase is Phase.READY:
+            self._ready()
+        self._idle_from = time.monotonic()
         while self.phase is Phase.READY:
             self._round()
 

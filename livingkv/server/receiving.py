@@ -37,7 +37,7 @@ class Receiving:
         """
         said = headers.get("content-length", "0")
         if said.isdecimal() and int(said) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         with self._place() as body:
             last = await self._received(receive, body, limit)
             waiting: list[Message] = [last if last["type"] != "http.request" else _request(bytes(body))]
@@ -68,7 +68,7 @@ class Receiving:
                     message = await receive()
                     part = message.get("body", b"")
                     if len(body) + len(part) > limit:
-                        raise _too_large(limit)
+                        raise too_large(limit)
                     if self._n_bytes + len(part) > self._options.max_upload_bytes:
                         raise self._refusal()
                     body += part
@@ -97,5 +97,6 @@ def _request(body: bytes) -> Message:
     return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _too_large(limit: int) -> ApiError:
+def too_large(limit: int) -> ApiError:
+    """A body is longer than it may be."""
     return ApiError(413, f"a body of at most {limit} bytes is allowed", code="body_too_large")

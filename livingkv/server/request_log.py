@@ -45,18 +45,27 @@ class RequestLog:
             return
         started, status, request_id = time.perf_counter(), _GONE, _id_of(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
+        is_told = False
+
+        def tell() -> None:
+            nonlocal is_told
+            if not is_told:
+                is_told = True
+                self._end(scope, status, time.perf_counter() - started, request_id)
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            elif not message.get("more_body", False):
+                tell()  # before the client has all of it and asks what was counted
             await send(message)
 
         try:
             await self._app(scope, receive, noted)
         finally:
-            self._end(scope, status, time.perf_counter() - started, request_id)
+            tell()
 
     def _end(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"

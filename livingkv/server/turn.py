@@ -132,6 +132,7 @@ class Turn:
                 undo.callback(self._tenant.busy.discard, name)
                 return place
             while name in self._tenant.busy:
+                self._tenant.require_free(name)
                 yield
 
     def _find(self) -> _Place:
