@@ -36,6 +36,7 @@ def extract(home: Home, question: str, scope: Scope, *, limit: int = 1, only_tol
     depth = max(limit, home.settings.n_candidates) * (_MORE if only_told else 1)
     probed = probe(home.store(), home.index.current(), question, scope, depth)
     clock.probe = clock.lap()
+    home.watch.probed(clock.probe / 1000)
     hits = tuple(hit for hit in probed.hits if not (only_told and _is_asked(hit)))[:limit]
     passages = passages_for(home.store(), hits[:1], home.settings.recall_tokens)
     share = hits[0].coverage if passages else 0.0
