@@ -137,11 +137,13 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that goes on. state: queued, running, done, failed or cancelled; done and total in `unit`."""
+    """Work that goes on. state: queued, running, done, failed or cancelled; done and total in `unit`. user: whose it
+    is, None for nobody's. error: why it failed, as an error of the API."""
 
     id: str
     kind: str
     state: str
+    user: str | None = None
     session: str | None = None
     source: str | None = None
     done: int = 0
@@ -150,12 +152,23 @@ class Job:
     created_s: float = 0.0
     ended_s: float | None = None
     result: Any = None
-    error: Any = None
+    error: Mapping[str, Any] | None = None
 
     @property
     def is_over(self) -> bool:
         """Nothing more comes."""
         return self.state in ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document of a session. complete: all of it was read."""
+
+    name: str
+    tokens: int
+    bytes: int
+    sentences: int
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +199,7 @@ class Session:
     text_only: bool = False
     pinned: bool = False
     state: str = "stored"
-    sources: tuple[Any, ...] = ()
+    sources: tuple[Source, ...] = ()
     timeline: tuple[Stretch, ...] = ()
 
 

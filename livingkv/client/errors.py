@@ -96,7 +96,8 @@ class JobFailed(ClientError):
     """A job ended without being done."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(f"the {job.kind} job {job.id} {job.state}" + (f": {job.error}" if job.error else ""))
+        why = f": {job.error.get('message')}" if job.error else ""
+        super().__init__(f"the {job.kind} job {job.id} {'was ' if job.state == 'cancelled' else ''}{job.state}{why}")
         self.job = job
 
 

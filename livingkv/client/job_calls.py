@@ -51,14 +51,14 @@ def jobs(*, user: str | None = None) -> Call[tuple[Job, ...]]:
     return Call("GET", "/v1/jobs", lambda told: each(Job, told, "jobs"), user=user)
 
 
-def job(job_id: str, *, user: str | None = None) -> Call[Job]:
-    """How far a job is."""
-    return Call("GET", f"/v1/jobs/{segment(job_id)}", _job_of, user=user)
+def job(job: Job | str, *, user: str | None = None) -> Call[Job]:
+    """How far a job is; one that is given by its id is looked for among those of `user`."""
+    return Call("GET", f"/v1/jobs/{segment(_id_of(job))}", _job_of, user=_user_of(job, user))
 
 
-def cancel(job_id: str, *, user: str | None = None) -> Call[Job]:
+def cancel(job: Job | str, *, user: str | None = None) -> Call[Job]:
     """End a job before its next step; what it did until then stays."""
-    return Call("DELETE", f"/v1/jobs/{segment(job_id)}", _job_of, user=user)
+    return Call("DELETE", f"/v1/jobs/{segment(_id_of(job))}", _job_of, user=_user_of(job, user))
 
 
 def _begin(
@@ -81,6 +81,10 @@ def _job_of(told: Any) -> Job:
     return parsed(Job, inside if isinstance(inside, dict) else told, "job")
 
 
-def job_id_of(job: Job | str) -> str:
-    """The id of a job that is given or named."""
+def _id_of(job: Job | str) -> str:
     return job if isinstance(job, str) else job.id
+
+
+def _user_of(job: Job | str, user: str | None) -> str | None:
+    """Jobs about a whole store are nobody's, whoever began them."""
+    return user if user is not None or isinstance(job, str) else job.user or ""

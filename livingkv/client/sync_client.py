@@ -183,13 +183,18 @@ class Client:
         return size
 
     def wait(
-        self, job: Job | str, *, timeout_s: float | None = None, progress: Callable[[Job], None] | None = None
+        self,
+        job: Job | str,
+        *,
+        timeout_s: float | None = None,
+        progress: Callable[[Job], None] | None = None,
+        user: str | None = None,
     ) -> Job:
         """Wait until a job is done; its last state. progress: called with each state that is new. Raises JobFailed,
         or JobUnfinished after timeout_s: the job goes on then."""
         waiting = Waiting(timeout_s, progress)
         while True:
-            found = self.job(job_calls.job_id_of(job))
+            found = self.job(job, user=user)
             pause_s = waiting.pause_s(found)
             if pause_s is None:
                 return found

@@ -216,7 +216,7 @@ def test_waiting_for_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Job] = []
     assert client.wait("j1", progress=seen.append).state == "done"
     assert [(job.state, job.done) for job in seen] == [("running", 1), ("done", 3)]
-    client, _ = client_of({**JOB, "state": "failed", "error": "no room"})
+    client, _ = client_of({**JOB, "state": "failed", "error": {"message": "no room"}})
     with pytest.raises(JobFailed, match=r"^the ingest job j1 failed: no room$"):
         client.wait("j1")
     client, _ = client_of(JOB)

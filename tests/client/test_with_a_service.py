@@ -84,31 +84,7 @@ def test_work_on_the_whole_store(client: Client) -> None:
     assert client.wait(client.prune(keep=2, session="facts"), timeout_s=20).state == "done"
     assert len(list(client.sentences(session="facts"))) == 2
     assert client.wait(client.defrag(), timeout_s=20).state == "done"
-    assert client.wait(client.reembed("words"), timeout_s=20).state == "done"
-
-
-def test_the_life_of_a_session(client: Client, served: Served, tmp_path: Path) -> None:
-    made = client.create_session("trip")
-    assert (made.name, made.user, made.tokens) == ("trip", served.user, 0)
-    with pytest.raises(Conflict):
-        client.create_session("trip")
-    client.turn(FACT, session="trip")
-    shown = client.session("trip")
-    assert shown.sentences == 1 and shown.timeline[0].sentences == 1 and shown.sources
-    assert client.save("trip").tokens == shown.tokens
-    restored = client.restore("trip")
-    assert restored.tokens == shown.tokens == restored.reused_tokens + restored.prefilled_tokens
-    assert client.fork("trip", "other").tokens == shown.tokens
-    assert client.change_session("other", new_name="third", pinned=True).pinned
-    assert {one.name for one in client.sessions(limit=1)} == {"trip", "third"}
-    size = client.export("trip", tmp_path / "trip.lkv")
-    assert size == (tmp_path / "trip.lkv").stat().st_size > 0
-    assert client.import_file(tmp_path / "trip.lkv", name="back").sentences == 1
-    assert {hit.session for hit in client.search(QUESTION)} == {"trip", "third", "back"}
-    counted = client.would_forget_session("third")
-    assert client.forget_session("third").counts == counted and counted.sentences == 1
-    with pytest.raises(NotFound):
-        client.session("third")
+    assert client.wait(client.reembed("states"), timeout_s=20).state == "done"
 
 
 def test_what_the_service_says_of_itself(client: Client) -> None:
@@ -116,7 +92,7 @@ def test_what_the_service_says_of_itself(client: Client) -> None:
     assert client.stats().everything["sentences"] >= 1 and client.version()
 
 
-def test_the_same_awaited(served: Served, tmp_path: Path) -> None:
+def test_the_same_awaited(served: Served) -> None:
     async def life() -> None:
         async with AsyncClient(served.url, user=served.user) as client:
             stored = (await client.turn(FACT)).stored
@@ -128,9 +104,6 @@ def test_the_same_awaited(served: Served, tmp_path: Path) -> None:
             job = await client.ingest("One. Two. Three.", source="numbers")
             assert (await client.wait(job, timeout_s=20, progress=seen.append)).state == "done" and seen
             assert len([one async for one in client.sentences(limit=1)]) == 4
-            size = await client.export("default", tmp_path / "s.lkv")
-            assert size > 0 and (await client.import_file(tmp_path / "s.lkv", name="copy")).sentences == 4
-            assert {one.name async for one in client.sessions()} == {"default", "copy"}
             many = await asyncio.gather(*(client.search(QUESTION) for _ in range(8)))
             assert len({hits[0].id for hits in many}) >= 1
             with pytest.raises(NotFound):
