@@ -44,6 +44,7 @@ class Conversations:
         self._salt = secrets.token_bytes(16)
         self._at: dict[bytes, dict[int, None]] = {}  # digest of a beginning: sessions that begin so, newest last
         self._chains: dict[int, list[bytes]] = {}
+        self._seen: dict[int, tuple[str, int, int]] = {}
         rows = store.sessions() if store is not None else ()
         self._unread = dict.fromkeys(row.session_id for row in rows)  # oldest first
 
@@ -71,12 +72,27 @@ class Conversations:
             digests = self._chain(scope_of(row.name), stored_segments(store, row))
         except StoreError:  # damaged or sealed: it cannot be continued, and is told by whoever asks for it by name
             return
+        self._seen[row.session_id] = _seen(row)
         self._chains[row.session_id] = digests
         for digest in digests:
             self._at.setdefault(digest, {})[row.session_id] = None
 
+    def renew(self, store: Store) -> None:
+        """Agree with a store that was changed at large: sessions are gone, new, of another name, or hold less."""
+        rows = {row.session_id: row for row in store.sessions()}
+        for session_id in self._seen.keys() - rows.keys():
+            self.drop(session_id)
+        for session_id, row in rows.items():
+            if session_id in self._unread or self._seen.get(session_id) == _seen(row):
+                continue
+            if is_conversation(store, session_id):
+                self.note(store, row)
+            else:
+                self.drop(session_id)
+
     def drop(self, session_id: int) -> None:
         """A session is no more."""
+        self._seen.pop(session_id, None)
         self._unread.pop(session_id, None)
         for digest in self._chains.pop(session_id, ()):
             found = self._at.get(digest, {})
@@ -108,6 +124,11 @@ class Conversations:
 
     def _chain(self, scope: str, segments: Sequence[Segment]) -> list[bytes]:
         return chain(segments, self._salt + scope.encode())
+
+
+def _seen(row: SessionRow) -> tuple[str, int, int]:
+    """What is another once a session goes on, is called otherwise, or has something of it forgotten."""
+    return row.name, row.n_tokens, row.n_sentences
 
 
 def scope_of(session: str) -> str:

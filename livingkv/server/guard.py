@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
 from livingkv.server.receiving import Receiving
 from livingkv.server.request_headers import check_headers
+from livingkv.server.uploads import counted, upload_of
 
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
@@ -104,8 +106,13 @@ class Guard:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
         scope.setdefault("state", {})["caller"] = caller
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            _check_type(headers)
-            receive = await self._receiving.whole(headers, receive, self._options.max_body_bytes)
+            upload = upload_of(scope["path"], self._options)
+            _check_type(headers, upload.kinds)
+            if upload.is_streamed:
+                with self._receiving.place():
+                    await self._app(scope, counted(headers, receive, upload.max_bytes), send)
+                return
+            receive = await self._receiving.whole(headers, receive, upload.max_bytes)
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
@@ -150,12 +157,12 @@ class Guard:
         await send({"type": "http.response.body", "body": body})
 
 
-def _check_type(headers: Headers) -> None:
+def _check_type(headers: Headers, kinds: Sequence[str]) -> None:
     """A web page of another origin cannot send JSON as such without asking first."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if has_body and kind != "application/json":
-        raise ApiError(415, "Content-Type: application/json is needed", code="content_type")
+    if has_body and kind not in kinds:
+        raise ApiError(415, f"Content-Type: {' or '.join(kinds)} is needed", code="content_type")
 
 
 def _address(scope: Scope) -> str:

@@ -50,14 +50,15 @@ class TurnLimits:
 
     def check_sessions(self, tenant: Tenant) -> None:
         """Raise ApiError where the tenant may not have one more session."""
-        if len(tenant.conversations) >= self.max_sessions:
+        n_sessions = tenant.home.store().n_sessions if tenant.home.has_store else 0
+        if n_sessions >= self.max_sessions:
             raise ApiError(507, f"{self.max_sessions} sessions are stored: forget some", code="too_many_sessions")
 
-    def check_bytes(self, tenant: Tenant) -> None:
-        """Raise ApiError where the tenant may not store more."""
-        if self.max_tenant_bytes is not None and tenant.home.has_store:
-            size = tenant.home.store().stats().size_bytes
-            if size >= self.max_tenant_bytes:
+    def check_bytes(self, tenant: Tenant, n_more: int = 0) -> None:
+        """Raise ApiError where the tenant may not store more, or not `n_more` bytes."""
+        if self.max_tenant_bytes is not None:
+            size = tenant.home.store().size_bytes if tenant.home.has_store else 0
+            if size + n_more >= self.max_tenant_bytes:
                 allowed = f"{size} bytes are stored and {self.max_tenant_bytes} are allowed: forget some sessions"
                 raise ApiError(507, allowed, code="tenant_full")
 

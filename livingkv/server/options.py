@@ -14,6 +14,8 @@ from livingkv.settings import Settings
 
 _LEAST = {
     "max_body_bytes": 1024,
+    "max_ingest_bytes": 1024,
+    "max_import_bytes": 1024,
     "max_new_tokens": 1,
     "default_new_tokens": 1,
     "max_uploads": 1,
@@ -32,7 +34,8 @@ class ServerOptions:
 
     host: an address of this machine; one that is not loopback needs `keys_file`.
     settings: of every tenant's memory. n_waiting: requests that may wait; n_side_by_side: requests whose steps take
-    turns on the model, each with a hot window of its own. context_tokens: prompt and reply together, None for what the
+    turns on the model, each with a hot window of its own. max_ingest_bytes, max_import_bytes: a text to ingest, and a
+    file to import; max_body_bytes: any other body. context_tokens: prompt and reply together, None for what the
     model was trained for. stop_s: how long streams may go on after SIGTERM.
     allowed_hosts, allowed_origins: names in Host headers, and web pages, besides the service's own.
     """
@@ -48,6 +51,8 @@ class ServerOptions:
     default_new_tokens: int = 1024
     max_new_tokens: int = 1 << 14
     max_body_bytes: int = 1 << 22
+    max_ingest_bytes: int = 1 << 26
+    max_import_bytes: int = 1 << 32
     max_uploads: int = 64
     max_upload_bytes: int = 1 << 28
     max_sessions: int = 100_000

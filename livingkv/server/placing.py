@@ -67,6 +67,7 @@ class Placing:
                 undo.callback(self._tenant.busy.discard, name)
                 return place
             while name in self._tenant.busy:
+                self._tenant.require_free(name)
                 yield
 
     @property

@@ -46,7 +46,7 @@ def whose(body: ChatBody, headers: Headers, caller: Caller) -> Whose:
         session = session if session is not None else name_in(headers, CHAT_HEADER)
     for field, value in (("user", user or None), ("session", session)):
         if value is not None:
-            _check_name(field, value)
+            check_name(field, value)
     if session is not None:
         check_session_name(f"{user}/{session}")
     is_kept = body.store is not False and (memory is None or memory.keep) and not is_side_task(body)
@@ -59,7 +59,8 @@ def is_side_task(body: ChatBody) -> bool:
     return len(body.messages) == 1 and said.startswith(_SIDE_TASK) and any(sign in said for sign in _SIDE_SIGNS)
 
 
-def _check_name(field: str, value: str) -> None:
+def check_name(field: str, value: str) -> None:
+    """Raise InputError unless it may name a user, or a session within a user's."""
     check_session_name(value)
     if "/" in value:
         raise InputError(field, repr(value), "names without a slash are allowed")
