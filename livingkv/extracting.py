@@ -18,6 +18,7 @@ def extract(home: Home, question: str, session: str | None) -> Answer:
     clock = Clock()
     probed = probe(home.store(), home.index.current(), question, session, home.settings.n_candidates)
     clock.probe = clock.lap()
+    home.watch.probed(clock.probe / 1000)
     passages = passages_for(home.store(), probed.hits[:1], home.settings.recall_tokens)
     share = probed.hits[0].coverage if passages else 0.0
     clock.fetch = clock.lap() - clock.probe
