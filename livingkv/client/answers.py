@@ -128,11 +128,11 @@ class ForgottenBytes:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What was forgotten. keys_left: encryption keys that could not be destroyed."""
+    """What was forgotten. keys_left: files of keys that were not at hand to be destroyed."""
 
     counts: Counts
     bytes: ForgottenBytes
-    keys_left: Any = None
+    keys_left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +205,32 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What is stored of a session, checked page by page."""
+    """What is stored of a session, every byte read and found right. tier: the nearest place that holds what the next
+    turn attends: device, ram or disk. pages_missing: those whose KV is not kept; it is made anew from the text."""
 
     tokens: int
     bytes: int
     tier: str
     ms: float
-    fingerprint: Any
+    fingerprint: Mapping[str, Any]
     pages_checked: int
+    pages_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A session that was brought into device memory. tier: where it was; reused and prefilled tokens add up to all."""
+    """A session that was brought into device memory. tier: where it was. Of all tokens, so many were reused and so many
+    read by the model again (rebuilt); attended_tokens: those that the next turn has in view."""
 
     tokens: int
     bytes: int
     tier: str
     ms: float
-    fingerprint: Any
+    fingerprint: Mapping[str, Any]
     reused_tokens: int
     prefilled_tokens: int
-    rebuilt: Any
+    rebuilt: bool
+    attended_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

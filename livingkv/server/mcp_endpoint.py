@@ -28,7 +28,7 @@ from mcp.types import Tool as ListedTool
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from livingkv import __version__
@@ -49,7 +49,16 @@ _INSTRUCTIONS = (
 
 def mcp_route(service: Service) -> Route:
     """The route, for an application that the guard stands before."""
-    return Route("/mcp", _Endpoint(service), methods=["POST"])
+    return _NamedRoute("/mcp", _Endpoint(service), methods=["POST"])
+
+
+class _NamedRoute(Route):
+    """A route that log and counters know by its path, as they know FastAPI's."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See Route."""
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
 
 
 class _Endpoint:

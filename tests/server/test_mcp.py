@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -228,6 +229,31 @@ def test_other_methods_origins_and_bodies_are_refused(served: Served) -> None:
     large = served.client.post("/mcp", content=b"x" * (5 << 20), headers={"Content-Type": "application/json"})
     assert large.status_code == 413
     assert served.client.post("/mcp", json=PING, headers=STREAMED).status_code == 200
+
+
+def test_the_log_names_the_route_and_no_content(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "livingkv"):
+        call(served, "remember", text="XANTHIC is secret", session="XANTHIC")
+        call(served, "recall", query="XANTHIC", k=1000)
+        call(served, "forget", ids=["XANTHIC"])
+        served.client.get("/mcp?user=XANTHIC")
+    own = [record.getMessage() for record in caplog.records if record.name.startswith("livingkv")]
+    assert any(line.startswith("POST /mcp 200 ") for line in own) and any(line.startswith("GET /mcp 405 ") for line in own)
+    assert not any("XANTHIC" in line for line in own)
+
+
+def test_a_fault_of_the_service_is_told_and_logged_without_values(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("".join(["XAN", "THIC"]))
+
+    monkeypatch.setattr("livingkv.server.mcp_tools.SearchBody", broken)
+    before = served.count("failed_total")
+    refused = call(served, "recall", query="garage")
+    assert refused.is_error and told(refused) == "the service failed"
+    assert served.count("failed_total") == before + 1
+    assert "RuntimeError" in caplog.text and "XANTHIC" not in caplog.text
 
 
 def is_at(served: Served, counter: str, value: float) -> bool:
