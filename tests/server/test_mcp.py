@@ -238,7 +238,9 @@ def test_the_log_names_the_route_and_no_content(served: Served, caplog: pytest.L
         call(served, "forget", ids=["XANTHIC"])
         served.client.get("/mcp?user=XANTHIC")
     own = [record.getMessage() for record in caplog.records if record.name.startswith("livingkv")]
-    assert any(line.startswith("POST /mcp 200 ") for line in own) and any(line.startswith("GET /mcp 405 ") for line in own)
+    assert any(line.startswith("POST /mcp 200 ") for line in own) and any(
+        line.startswith("GET /mcp 405 ") for line in own
+    )
     assert not any("XANTHIC" in line for line in own)
 
 
