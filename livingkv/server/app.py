@@ -22,6 +22,7 @@ from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
 from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
+from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
@@ -33,6 +34,7 @@ def create_app(service: Service) -> FastAPI:
     keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(openai_routes(service))
+    app.include_router(memory_routes(service))
     app.include_router(job_routes(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)

@@ -37,7 +37,8 @@ from livingkv.server.settings import cancellable_settings
 from livingkv.server.stepwise import in_steps
 from livingkv.server.tenants import Tenant, Tenants
 from livingkv.server.token_texts import TokenTexts
-from livingkv.server.turn import Turn, TurnRequest
+from livingkv.server.turn import Turn
+from livingkv.server.turn_request import TurnRequest
 from livingkv.settings import DEFAULT_CODEC
 
 LOG = logging.getLogger("livingkv.server")
@@ -64,7 +65,7 @@ class _Parts:
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
         self.tenants = Tenants(options.folder, model, self.settings, counters)
-        self.embedding = Embedding(self.engine)
+        self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
         """Generate a token; ready means that this works."""
@@ -125,6 +126,11 @@ class Service:
     def model_name(self) -> str:
         """What clients call the model. Raises ApiError while it is not loaded."""
         return self._ready().model.name
+
+    @property
+    def limits(self) -> TurnLimits:
+        """What a turn may take. Raises ApiError while the model is not loaded."""
+        return self._ready().limits
 
     async def exposition(self) -> bytes:
         """What was counted, in Prometheus' text format: within a moment, also while a step takes long."""
