@@ -42,6 +42,7 @@ def body_of(request: httpx.Request) -> Any:
     return json.loads(request.content)
 
 
+@pytest.mark.slow
 def test_importing_it_loads_nothing_else_of_livingkv() -> None:
     code = (
         "import sys, livingkv.client\n"
