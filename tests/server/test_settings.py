@@ -15,11 +15,15 @@ from tests.server.serving import tiny_model
 
 
 @pytest.mark.parametrize(
-    ("device", "asked", "block"), [("cpu", None, 64), ("cpu", 128, 128), ("cuda", None, None), ("cuda:1", 128, 128)]
+    ("device", "asked", "block", "commit"),
+    [("cpu", None, 64, 512), ("cpu", 128, 128, 512), ("cuda", None, None, 4096), ("cuda:1", 128, 128, 4096)],
 )
-def test_blocks_are_small_where_the_model_lies_on_a_cpu(device: str, asked: int | None, block: int | None) -> None:
+def test_blocks_and_commits_are_small_where_the_model_lies_on_a_cpu(
+    device: str, asked: int | None, block: int | None, commit: int
+) -> None:
     settings = Settings(block_tokens=asked, window_tokens=1024)
-    assert cancellable_settings(settings, torch.device(device)) == Settings(block_tokens=block, window_tokens=1024)
+    wanted = Settings(block_tokens=block, window_tokens=1024, commit_tokens=commit)
+    assert cancellable_settings(settings, torch.device(device)) == wanted
 
 
 def test_a_service_goes_by_the_device_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
