@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from livingkv.clock import Clock
 from livingkv.confidence import CONFIDENT
 from livingkv.describing import evidence_of
 from livingkv.home import Home
+from livingkv.passages import Judged
 from livingkv.recall import passages_for, probe
 from livingkv.results import NOT_STORED, Answer
+from livingkv.scope import Scope
 
 
-def extract(home: Home, question: str, session: str | None) -> Answer:
-    """Mode extract: the stored text of the best sentence, verbatim. The index alone decides; no model is loaded.
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """The answer, and the hits that it was taken from, best first."""
+
+    answer: Answer
+    hits: tuple[Judged, ...]
+
+
+def extract(home: Home, question: str, scope: Scope, *, limit: int = 1) -> Extracted:
+    """Mode extract: the stored text of the best sentence, verbatim. The index alone decides; no model is loaded. Up to
+    `limit` hits.
 
     Raises QuestionError, SessionNotFound or StoreError.
     """
     clock = Clock()
-    probed = probe(home.store(), home.index.current(), question, session, home.settings.n_candidates)
+    probed = probe(home.store(), home.index.current(), question, scope, max(limit, home.settings.n_candidates))
     clock.probe = clock.lap()
     passages = passages_for(home.store(), probed.hits[:1], home.settings.recall_tokens)
     share = probed.hits[0].coverage if passages else 0.0
     clock.fetch = clock.lap() - clock.probe
-    return Answer(
+    answer = Answer(
         answer=passages[0].best.sentence.text.strip() if passages else NOT_STORED,
         mode="extract",
         confident=share >= CONFIDENT,
@@ -33,3 +46,4 @@ def extract(home: Home, question: str, session: str | None) -> Answer:
         timings_ms=clock.timings(),
         reason=f"no model was asked: the best sentence holds {share:.0%} of the question's words",
     )
+    return Extracted(answer, probed.hits[:limit])
