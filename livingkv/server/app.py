@@ -24,6 +24,8 @@ from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.service import Service
+from livingkv.server.session_routes import session_routes
+from livingkv.server.transfer_routes import transfer_routes
 
 
 def create_app(service: Service) -> FastAPI:
@@ -33,6 +35,8 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(openai_routes(service))
     app.include_router(job_routes(service))
+    app.include_router(session_routes(service))
+    app.include_router(transfer_routes(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(LivingKVError, _refused)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from livingkv.errors import RecordDamaged
 from livingkv.results import Ingested
+from livingkv.server.api_errors import session_busy
 from livingkv.server.job_files import WORK, Accepted, JobFiles, digest_of
 from livingkv.server.job_results import Result, ingested_json
 from livingkv.server.jobs import Job, Jobs, Kind, Work, new_job_id
@@ -22,6 +23,7 @@ from livingkv.server.limits import TurnLimits
 from livingkv.server.owners import user_of
 from livingkv.server.stepwise import in_steps, pause
 from livingkv.server.tenants import Tenant
+from livingkv.server.transfers import clear
 
 Verb = Callable[[Tenant, Callable[[int, int], None]], Result]
 """A call that changes a store, with what it tells its progress to."""
@@ -111,11 +113,18 @@ class JobWork:
         self.jobs.add(tenant, Work(job, steps, lambda job: None))
         return job
 
+    def require_free(self, tenant: Tenant, session: str | None) -> None:
+        """Raise ApiError where a job writes to the session of this stored name, or is about to; None is any session."""
+        is_busy = session in tenant.busy if session is not None else bool(tenant.busy)
+        if is_busy or self.jobs.writes_to(tenant.name, session):
+            raise session_busy()
+
     def resume(self) -> None:
         """Go on with what was accepted before the service was started."""
         for folder in sorted(self._folder.glob(f"*{WORK}")):
             tenant = folder.name.removesuffix(WORK)
             if TENANT.fullmatch(tenant):
+                clear(folder)
                 files = self._files(tenant)
                 for accepted in files.unfinished():
                     self._add(tenant, files, accepted, source=accepted.source)

@@ -119,6 +119,11 @@ class Service:
         """What clients call the model. Raises ApiError while it is not loaded."""
         return self._ready().model.name
 
+    @property
+    def limits(self) -> TurnLimits:
+        """What a turn may take. Raises ApiError while the model is not loaded."""
+        return self._ready().limits
+
     def _prepare(self) -> None:
         self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
