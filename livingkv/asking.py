@@ -99,6 +99,7 @@ class Asking:
         found = probe(home.store(), home.index.current(), self._question, Scope.of(session), home.settings.n_candidates)
         self._kv = StoredKV(home.store(), self.engine, home.pages())
         self.clock.probe = self.clock.lap() - self.clock.load
+        home.watch.probed(self.clock.probe / 1000)
         return found
 
     def judge(self, probed: Probed) -> list[Judged]:

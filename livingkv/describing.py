@@ -4,6 +4,7 @@ ratio."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from livingkv.errors import KeyMissing, RecordDamaged, SentenceForgotten
 from livingkv.passages import Judged, Passage
@@ -53,6 +54,23 @@ def tier_stats(counts: TierCounts, ram_budget_bytes: int) -> TierStats:
         disk_pages=disk.n_pages,
         disk_bytes=disk.n_bytes,
         disk_seconds=disk.seconds,
+    )
+
+
+def tiers_together(before: TierStats | None, now: TierStats | None) -> TierStats | None:
+    """What tiers did that were let go, added to what those do that are open. None where there is neither."""
+    if before is None:
+        return now
+    if now is None:
+        return replace(before, ram_bytes=0, n_pages=0)
+    return replace(
+        now,
+        n_hits=before.n_hits + now.n_hits,
+        n_misses=before.n_misses + now.n_misses,
+        n_evicted=before.n_evicted + now.n_evicted,
+        disk_pages=before.disk_pages + now.disk_pages,
+        disk_bytes=before.disk_bytes + now.disk_bytes,
+        disk_seconds=before.disk_seconds + now.disk_seconds,
     )
 
 

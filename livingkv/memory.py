@@ -154,7 +154,7 @@ class Memory(Looking, Keeping):
         """
         check_ask(question, mode, max_tokens)
         if mode == "extract":
-            return extract(self._home, question, Scope.of(session)).answer
+            return _told(extract(self._home, question, Scope.of(session)).answer, on_text)
         asking = Asking(self._home, question)
         probed = asking.probe(session)
         judged = asking.judge(probed)

@@ -14,7 +14,6 @@ from typing import Protocol
 
 from livingkv.errors import RecordDamaged
 from livingkv.results import Ingested
-from livingkv.server.api_errors import session_busy
 from livingkv.server.job_files import WORK, Accepted, JobFiles, digest_of
 from livingkv.server.job_results import Result, ingested_json
 from livingkv.server.jobs import Job, Jobs, Kind, Work, new_job_id
@@ -113,12 +112,6 @@ class JobWork:
         self.jobs.add(tenant, Work(job, steps, lambda job: None))
         return job
 
-    def require_free(self, tenant: Tenant, session: str | None) -> None:
-        """Raise ApiError where a job writes to the session of this stored name, or is about to; None is any session."""
-        is_busy = session in tenant.busy if session is not None else bool(tenant.busy)
-        if is_busy or self.jobs.writes_to(tenant.name, session):
-            raise session_busy()
-
     def resume(self) -> None:
         """Go on with what was accepted before the service was started."""
         for folder in sorted(self._folder.glob(f"*{WORK}")):
@@ -178,6 +171,8 @@ class _Ingesting:
                     done = yield from in_steps(lambda: self._ingest(tenant, job, source, text))
                 except _LetIn:
                     yield from tenant.gate.step_out()
+            if not done.skipped:
+                tenant.home.watch.ingested(done.n_tokens)
         job.result = ingested_json(done)
 
     def _opened(self, tenant: Tenant) -> tuple[str, bytes]:

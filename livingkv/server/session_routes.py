@@ -52,7 +52,7 @@ def row_of(tenant: Tenant, stored: str) -> SessionRow:
 
 def require_room(service: Service, tenant: Tenant, stored: str) -> None:
     """Raise SessionExists or ApiError where there may be no new session of this name."""
-    service.work.require_free(tenant, stored)
+    tenant.require_unwritten(stored.__eq__)
     with contextlib.suppress(SessionNotFound):
         row_of(tenant, stored)
         raise SessionExists("a session of this name exists already: choose another name")
@@ -128,9 +128,9 @@ def _add_changing(router: APIRouter, service: Service) -> None:
 
         def work(parts: Tenant) -> Shape:
             row_of(parts, stored)
-            service.work.require_free(parts, stored)
+            parts.require_unwritten(stored.__eq__)
             if wanted != stored:
-                service.work.require_free(parts, wanted)
+                parts.require_unwritten(wanted.__eq__)
                 parts.memory.rename(stored, wanted)
             if body.pinned is not None:
                 parts.memory.pin(wanted, pinned=body.pinned)
@@ -147,7 +147,7 @@ def _add_changing(router: APIRouter, service: Service) -> None:
             row_of(parts, stored)
             if dry_run:
                 return {"counts": receipt_json(parts.memory.forget(session=stored, dry_run=True))["counts"]}
-            service.work.require_free(parts, stored)
+            parts.require_unwritten(stored.__eq__)
             return {"receipt": receipt_json(parts.memory.forget(session=stored))}
 
         return await service.call(tenant, work, alone=not dry_run)
@@ -173,7 +173,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
 
         def work(parts: Tenant) -> dict[str, Any]:
             state = SessionState(parts.home, row_of(parts, stored))
-            service.work.require_free(parts, stored)
+            parts.require_unwritten(stored.__eq__)
             return state.restored(service.counters)
 
         return await service.call(tenant, work)

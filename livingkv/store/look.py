@@ -55,15 +55,9 @@ class StoreLook:
 
     @property
     def n_sessions(self) -> int:
-        """How many sessions there are; costs the same however many."""
+        """How many sessions there are; cheap."""
         with self._catalog.read() as snapshot:
-            return snapshot.n_sessions()
-
-    @property
-    def size_bytes(self) -> int:
-        """What the store's files take, as `stats` says; costs a look at each file and at no row."""
-        with errors_named(self.path):
-            return folder_bytes(self.path)
+            return snapshot.n_sessions
 
     def sources(self, session_id: int) -> list[SourceRow]:
         """What a session holds of each of its sources, oldest first. Raises SessionNotFound."""
@@ -218,6 +212,12 @@ class StoreLook:
         """The bytes of `seal_aside`. Raises KeyMissing, SessionNotFound or RecordDamaged."""
         self.session(session_id)
         return self._vault.open(self._reading.key_id(session_id), Place(Kind.ASIDE, session_id, 0), sealed)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the store's files take, as `stats` says; costs a look at each file and at no row."""
+        with errors_named(self.path):
+            return folder_bytes(self.path)
 
     def stats(self) -> StoreStats:
         """Counts, and bytes by part from the real sizes of the files."""

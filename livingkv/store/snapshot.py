@@ -169,8 +169,9 @@ class Snapshot:
             if b"/" not in key[len(first) :]:
                 yield item_bytes.unpack_number(body)
 
+    @property
     def n_sessions(self) -> int:
-        """How many sessions there are."""
+        """How many sessions there are; no row is read."""
         return int(self._transaction.stat(db=self._handles[SESSIONS])["entries"])
 
     def sessions(self, first: int = 0) -> Iterator[tuple[int, SessionItem]]:

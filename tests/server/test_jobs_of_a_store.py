@@ -63,7 +63,8 @@ def test_vectors_are_made_anew_and_segments_moved(tmp_path: Path) -> None:
         job = ended(served, started(served, "reembed", {"embedder": "tokens"}))
         assert job["state"] == "done" and job["result"]["sentences"] == job["done"] == job["total"] > 0
         wrong = ended(served, started(served, "reembed", {"embedder": "nothing of this name"}))
-        assert wrong["state"] == "failed" and "\n" not in wrong["error"]["message"]
+        assert wrong["state"] == "failed" and wrong["error"]["code"] == "model_not_found"
+        assert "nothing of this name" in wrong["error"]["message"]
         served.client.delete("/v1/sessions/a")
         moved = ended(served, started(served, "defrag", {}))
         assert moved["state"] == "done" and moved["result"]["bytes_after"] <= moved["result"]["bytes_before"]
@@ -89,6 +90,10 @@ def test_an_ingest_lets_those_in_that_want_to_be_alone(tmp_path: Path, monkeypat
         assert served.client.delete("/v1/sessions/talk").json()["receipt"]["counts"]["sentences"] > 0
         renamed = served.client.patch("/v1/sessions/notes", json={"name": "other"})
         assert renamed.status_code == 409
+        waiting = ingested(served, BOOK, session="later")
+        for body in ({"everything": True}, {"session": "notes"}):
+            assert served.client.post("/v1/memory/forget", json=body).json()["error"]["code"] == "session_busy"
+        served.client.delete(f"/v1/jobs/{waiting['id']}")
         now = job_of(served, job["id"])
         assert now["state"] == "running" and now["done"] < now["total"]
         monkeypatch.undo()
