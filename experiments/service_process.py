@@ -74,7 +74,8 @@ def service(
 ) -> Iterator[ServiceProcess]:
     """Serve the stores in `folder` on a free port of this machine, ready; killed when the block ends, if it still runs.
 
-    model: a spec; None for the default. log: gets what it tells, added to what is there. Raises RuntimeError where it ends before it is ready.
+    model: a spec; None for the default. log: gets what it tells, added to what is there. Raises RuntimeError where it
+    ends before it is ready.
     """
     started = time.monotonic()
     named = [] if model is None else ["--model", model]
