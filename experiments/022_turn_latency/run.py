@@ -3,10 +3,10 @@
     python experiments/022_turn_latency/run.py [--tokens 2500000] [--sessions 100] [--turns 500] [--kv-tokens 1000000]
 
 A memory turn: what is known of the user's message (words and meaning, the best stored sentence, verbatim: mode
-extract), then the message and a reply are stored, durably. Nothing is generated. The store holds docstring paragraphs of the
-installed packages as text-only sessions: nothing is run through the model, whose tokenizer and token embeddings are
-used. Measured in the library and through POST /v1/memory/turn of a service in another process; then both again with
-sessions of KV beside (random pages of the default model's size, so that no model has to read for hours). In the same
+extract), then the message and a reply are stored, durably. Nothing is generated. The store holds docstring paragraphs
+of the installed packages as text-only sessions: nothing is run through the model, whose tokenizer and token embeddings
+are used. Measured in the library and through POST /v1/memory/turn of a service in another process; then both again with
+a session of KV beside (random pages of the default model's size, so that no model has to read for hours). In the same
 run a plain baseline: one tantivy index with the texts in it, the best five of BM25, the turn added and committed.
 """
 
