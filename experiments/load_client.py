@@ -49,6 +49,7 @@ class LoadClient:
         self._n_sessions = 0
         self._session = name
         self._said: list[str] = []
+        self._went_away = False  # since the last answer, so that the session may hold a turn that was not heard of
         self._doing: dict[str, Callable[[], Awaitable[bool]]] = {
             "whole": self._whole,
             "streamed": self._streamed,
@@ -79,13 +80,14 @@ class LoadClient:
     def _next_turn(self) -> dict[str, Any]:
         if len(self._said) >= 2 * _MOST_TURNS:
             self._n_sessions += 1
-            self._session, self._said = f"{self._name}-{self._n_sessions}", []
+            self._session, self._said, self._went_away = f"{self._name}-{self._n_sessions}", [], False
         texts = [*self._said, self._some()]
         messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
         return {"messages": messages, "session": self._session, "max_tokens": _REPLY_TOKENS, "temperature": 0}
 
     def _acknowledged(self, body: dict[str, Any], reply: str, usage: dict[str, Any]) -> None:
-        self._tally.turn(usage, self._session, len(self._said))
+        self._tally.turn(usage, self._session, len(self._said), goes_another_way=self._went_away)
+        self._went_away = False
         self._said += [body["messages"][-1]["content"], reply]
 
     async def _post(self, path: str, body: dict[str, Any], what: str = "") -> bool:
@@ -147,6 +149,7 @@ class LoadClient:
                 if n_heard < 0:
                     break
         self._tally.gave_up("chat, left while streamed")
+        self._went_away = True
         return True
 
     async def _left_whole(self) -> bool:
@@ -157,6 +160,7 @@ class LoadClient:
                 answer = await self._client.post(CHAT, json=body)
         except TimeoutError:
             self._tally.gave_up("chat, left before it was answered")
+            self._went_away = True
             return True
         if self._noted("chat, left before it was answered", answer, started):
             told = answer.json()

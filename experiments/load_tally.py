@@ -45,13 +45,17 @@ class Tally:
         """The client went away in the middle."""
         self.cut[what] += 1
 
-    def turn(self, usage: dict[str, Any], session: str, n_before: int) -> None:
-        """A turn of a conversation that was answered; so many messages of its session were acknowledged before."""
+    def turn(self, usage: dict[str, Any], session: str, n_before: int, *, goes_another_way: bool) -> None:
+        """A turn of a conversation that was answered; so many messages of its session were acknowledged before.
+
+        goes_another_way: the client did not hear what came of the turn before. Where that was stored all the same, only
+        whole pages of what both have in common are reused, of a short conversation none.
+        """
         cached = int(usage["prompt_tokens_details"]["cached_tokens"])
         self.n_turns += 1
         self.prompt_tokens += int(usage["prompt_tokens"])
         self.cached_tokens += cached
-        if n_before and not cached:
+        if n_before and not cached and not goes_another_way:
             self.without_cache.append(f"{session}: {n_before} messages before")
 
     def fault(self, told: str) -> None:
