@@ -20,6 +20,7 @@ from livingkv.server.api_errors import ApiError, api_error
 from livingkv.server.counters import CONTENT_TYPE
 from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
+from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.service import Service
@@ -31,6 +32,7 @@ def create_app(service: Service) -> FastAPI:
     keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(openai_routes(service))
+    app.include_router(job_routes(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(LivingKVError, _refused)
@@ -45,7 +47,9 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
             expose_headers=["X-Session-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys)  # the last one added stands outermost
+    app.add_middleware(
+        Guard, options=options, keys=keys, counters=service.counters
+    )  # the last one added stands outermost
     return app
 
 
