@@ -135,7 +135,7 @@ class KillClient:
         answer = client.post(INGEST, json=body)
         if self._is_answered(answer, INGEST, 202):
             self.acknowledged.ingested.setdefault(body["session"], []).append(text)
-            self.acknowledged.jobs.append(str(answer.json()["id"]))
+            self.acknowledged.jobs.append(str(answer.json()["job"]["id"]))
 
     def _is_answered(self, answer: httpx.Response, what: str, success: int = 200) -> bool:
         if answer.status_code not in (success, *_MAY_WAIT):

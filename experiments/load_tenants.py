@@ -133,12 +133,12 @@ async def _store(client: httpx.AsyncClient, owner: Owner, keys: Sequence[str], p
         answer = await _request(client, owner, "POST", path, body | {"user": owner.user})
         answer.raise_for_status()
         if path == _INGEST:
-            await _done(client, owner, answer.json()["id"])
+            await _done(client, owner, answer.json()["job"]["id"])
 
 
 async def _done(client: httpx.AsyncClient, owner: Owner, job: str) -> None:
     async with asyncio.timeout(_JOB_S):
-        while (state := (await _request(client, owner, "GET", f"/v1/jobs/{job}", None)).json()["state"]) != "done":
+        while (state := (await _request(client, owner, "GET", f"/v1/jobs/{job}?user={owner.user}", None)).json()["state"]) != "done":
             if state not in ("queued", "running"):
                 raise RuntimeError(f"a job ended as {state}")
             await asyncio.sleep(0.05)
