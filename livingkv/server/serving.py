@@ -90,8 +90,8 @@ async def _serve(
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises InputError."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)  # TCP by its name: asyncio sets TCP_NODELAY on no other
     except OSError as error:
         raise InputError("host", host, f"an address of this machine is needed ({error.strerror})") from error
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
