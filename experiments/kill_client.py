@@ -67,7 +67,7 @@ class KillClient:
                     choice = self._random.random()
                     if choice < 0.2 and TURN in paths:
                         self._turn(client)
-                    elif choice < 0.25 and INGEST in paths:
+                    elif choice < 0.3 and INGEST in paths:
                         self._ingest(client)
                     else:
                         self._chat(client)

@@ -137,11 +137,15 @@ async def _store(client: httpx.AsyncClient, owner: Owner, keys: Sequence[str], p
 
 
 async def _done(client: httpx.AsyncClient, owner: Owner, job: str) -> None:
+    """Wait for a job."""
+    state = "queued"
     async with asyncio.timeout(_JOB_S):
-        while (state := (await _request(client, owner, "GET", f"/v1/jobs/{job}?user={owner.user}", None)).json()["state"]) != "done":
-            if state not in ("queued", "running"):
-                raise RuntimeError(f"a job ended as {state}")
+        while state in ("queued", "running"):
             await asyncio.sleep(0.05)
+            told = await _request(client, owner, "GET", f"/v1/jobs/{job}?user={owner.user}", None)
+            state = told.raise_for_status().json()["state"]
+    if state != "done":
+        raise RuntimeError(f"a job ended as {state}")
 
 
 def _asking(
