@@ -153,6 +153,7 @@ class ListedSession(BaseModel):
     """A session."""
 
     name: str
+    user: str | None
     kind: str
     tokens: int
     sentences: int
