@@ -74,7 +74,8 @@ async def _recall(asked: Asked, given: schemas.RecallArguments) -> dict[str, Any
 
 
 async def _ask(asked: Asked, given: schemas.AskArguments) -> dict[str, Any]:
-    body = AskBody(query=given.query, mode=given.mode, max_tokens=given.max_tokens, session=given.session)
+    most = min(given.max_tokens, asked.service.options.max_new_tokens)
+    body = AskBody(query=given.query, mode=given.mode, max_tokens=most, session=given.session)
     return await asked.of(lambda memory: memory.ask(body))
 
 
