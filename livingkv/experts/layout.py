@@ -1,0 +1,148 @@
+"""Where the parts of an expert come to lie in memory: a row, with one slot for each tensor that is computed with.
+
+A row is laid out in one of two ways. Arranged: every slot begins at a multiple of `alignment`, whatever the file looks
+like, and parts that the network joins (gate and up) lie side by side. In place: the row is a copy of the file's blocks,
+which needs no copying after a direct read; possible where the file keeps an expert in one run, in a fitting order and
+at fitting addresses. Alignment is not a matter of speed alone: a matrix product over unaligned fp32 weights differs in
+its last bits (docs/decisions/0020).
+Knows lengths and offsets; refuses to know what the tensors mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from livingkv.experts.keys import PartName
+
+BLOCK_BYTES = 4096
+ALIGNMENT = 64
+"""What torch aligns its own tensors to."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """One part as every expert of a layer has it. `dtype` is safetensors' name of the type."""
+
+    name: PartName
+    dtype: str
+    shape: tuple[int, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor in a row: the pieces of one parameter joined along their first dimension. `parts` are their numbers."""
+
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    n_bytes: int
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Bytes of a file that are read at once: whole blocks around `[lo, hi)`, which hold parts.
+
+    moves: (offset in the file, offset in the row, length) of each part. Where `direct_at` is given, the blocks
+    themselves may be read to that offset of the row, and every part is then where it belongs.
+    """
+
+    file: int
+    lo: int
+    hi: int
+    moves: tuple[tuple[int, int, int], ...]
+    direct_at: int | None
+
+    @property
+    def block_lo(self) -> int:
+        """The first byte of the first block."""
+        return self.lo // BLOCK_BYTES * BLOCK_BYTES
+
+    @property
+    def block_hi(self) -> int:
+        """The end of the last block, which may be past the end of the file."""
+        return rounded(self.hi, BLOCK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How one expert comes into its row: what is read, and the offset of each slot."""
+
+    runs: tuple[Run, ...]
+    slot_offsets: tuple[int, ...]
+
+
+def rounded(n_bytes: int, block: int) -> int:
+    """The next multiple of `block`."""
+    return -(-n_bytes // block) * block
+
+
+def slots_of(parts: tuple[PartSpec, ...]) -> tuple[Slot, ...]:
+    """The slots of a layer's rows. `parts` are sorted by name; pieces of one tensor differ in their first dimension."""
+    slots = []
+    for tensor, group in groupby(range(len(parts)), key=lambda number: parts[number].name.tensor):
+        numbers = tuple(group)
+        first = parts[numbers[0]]
+        shape = first.shape
+        if len(numbers) > 1:
+            shape = (sum(parts[number].shape[0] for number in numbers), *first.shape[1:])
+        slots.append(Slot(tensor, first.dtype, shape, sum(parts[number].n_bytes for number in numbers), numbers))
+    return tuple(slots)
+
+
+def runs_of(places: list[tuple[int, int, int]]) -> list[list[int]]:
+    """Parts, given as (file, offset, length), put together where they follow one another within a block."""
+    runs: list[list[int]] = []
+    for number in sorted(range(len(places)), key=lambda number: places[number]):
+        file, offset, _ = places[number]
+        if runs:
+            last_file, last_offset, last_length = places[runs[-1][-1]]
+            if file == last_file and offset - (last_offset + last_length) < BLOCK_BYTES:
+                runs[-1].append(number)
+                continue
+        runs.append([number])
+    return runs
+
+
+def arranged(parts: tuple[PartSpec, ...], slots: tuple[Slot, ...], places: list[tuple[int, int, int]]) -> Placement:
+    """The placement that fits every file: slots in order, each aligned."""
+    offsets: list[int] = []
+    targets: dict[int, int] = {}
+    end = 0
+    for slot in slots:
+        end = rounded(end, ALIGNMENT)
+        offsets.append(end)
+        for number in slot.parts:
+            targets[number] = end
+            end += parts[number].n_bytes
+    runs = []
+    for group in runs_of(places):
+        moves = tuple((places[number][1], targets[number], places[number][2]) for number in group)
+        runs.append(_run(places, group, moves, None))
+    return Placement(tuple(runs), tuple(offsets))
+
+
+def in_place(slots: tuple[Slot, ...], places: list[tuple[int, int, int]], alignment: int) -> Placement | None:
+    """The placement that copies the file's blocks as they are, or None where the file does not allow it."""
+    groups = runs_of(places)
+    if len(groups) != 1:
+        return None
+    base = places[groups[0][0]][1] // BLOCK_BYTES * BLOCK_BYTES
+    offsets = []
+    for slot in slots:
+        starts = [places[number][1] for number in slot.parts]
+        ends = [places[number][1] + places[number][2] for number in slot.parts]
+        if starts[1:] != ends[:-1] or starts[0] % alignment:
+            return None
+        offsets.append(starts[0] - base)
+    moves = tuple((places[number][1], places[number][1] - base, places[number][2]) for number in groups[0])
+    return Placement((_run(places, groups[0], moves, 0),), tuple(offsets))
+
+
+def _run(
+    places: list[tuple[int, int, int]], group: list[int], moves: tuple[tuple[int, int, int], ...], direct_at: int | None
+) -> Run:
+    file, lo, _ = places[group[0]]
+    return Run(file, lo, max(places[number][1] + places[number][2] for number in group), moves, direct_at)
