@@ -17,13 +17,13 @@ from livingkv.errors import ModelDamaged
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.keys import ExpertKey, PartName
 from livingkv.experts.layout import (
-    ALIGNMENT,
     BLOCK_BYTES,
     PartSpec,
     Placement,
     Slot,
     arranged,
     in_place,
+    residues_of,
     rounded,
     slots_of,
 )
@@ -62,15 +62,15 @@ class IndexReport(NamedTuple):
 class ExpertIndex:
     """All experts of one checkpoint. `layers` are in the order of the network.
 
-    alignment: of tensors in their rows; 1 where a device copies them to aligned memory anyway.
+    for_device: rows are copied to a device, so that their own addresses do not matter.
     """
 
-    def __init__(self, checkpoint: Checkpoint, layers: tuple[LayerIndex, ...], alignment: int = ALIGNMENT) -> None:
+    def __init__(self, checkpoint: Checkpoint, layers: tuple[LayerIndex, ...], *, for_device: bool = False) -> None:
         self.checkpoint = checkpoint
         self.layers = layers
-        self._alignment = alignment
+        self._for_device = for_device
         self._placements: dict[ExpertKey, Placement] = {}
-        self.row_bytes = max((self._layer_row_bytes(number) for number in range(len(layers))), default=0)
+        self.row_bytes = rounded(max(self._needed(key) for key in self.keys()), BLOCK_BYTES)
 
     def keys(self) -> Iterable[ExpertKey]:
         """Every expert, layer by layer."""
@@ -119,36 +119,32 @@ class ExpertIndex:
             len(self.layers), n_experts, max(sizes), self.row_bytes, reads, padding, share, reads > FEW_READS
         )
 
+    def _needed(self, key: ExpertKey) -> int:
+        """The end of the last byte that is written in an expert's row."""
+        placement, slots = self.placement(key), self.layers[key.layer].slots
+        blocks = [run.direct_at + run.block_hi - run.block_lo for run in placement.runs if run.direct_at is not None]
+        ends = [offset + slot.n_bytes for offset, slot in zip(placement.slot_offsets, slots, strict=True)]
+        return max(blocks + ends)
+
     def _place(self, key: ExpertKey) -> Placement:
         layer = self.layers[key.layer]
         places = self._places(layer, key.expert)
-        return in_place(layer.slots, places, self._alignment) or arranged(layer.parts, layer.slots, places)
+        residues = residues_of(layer.slots, places, key.expert)
+        found = in_place(layer.slots, places, None if self._for_device else residues)
+        return found or arranged(layer.parts, layer.slots, places, residues)
 
     @staticmethod
     def _places(layer: LayerIndex, expert: int) -> list[tuple[int, int, int]]:
         files, offsets = layer.files[expert].tolist(), layer.offsets[expert].tolist()
         return [(files[p], offsets[p], part.n_bytes) for p, part in enumerate(layer.parts)]
 
-    def _layer_row_bytes(self, number: int) -> int:
-        """Room for any expert of a layer in either layout; the blocks of a run in place have a block more."""
-        layer = self.layers[number]
-        slots = sum(rounded(slot.n_bytes, ALIGNMENT) for slot in layer.slots)
-        gaps = BLOCK_BYTES * (len(layer.parts) + 1) if self._any_in_place(number) else 0
-        return rounded(slots + gaps, BLOCK_BYTES)
-
-    def _any_in_place(self, number: int) -> bool:
-        layer = self.layers[number]
-        return any(
-            in_place(layer.slots, self._places(layer, expert), self._alignment) is not None
-            for expert in range(layer.n_experts)
-        )
-
 
 def build_index(
     checkpoint: Checkpoint,
     modules: list[ExpertModule],
     tensors: Mapping[str, ExpertTensor],
-    alignment: int = ALIGNMENT,
+    *,
+    for_device: bool = False,
 ) -> ExpertIndex:
     """The index of those tensors. Raises ModelDamaged where an expert is missing or differs in shape from others."""
     by_layer: list[dict[tuple[PartName, int | None], str]] = [{} for _ in modules]
@@ -158,7 +154,7 @@ def build_index(
             raise ModelDamaged(f"{name}: the checkpoint also holds it as {by_layer[found.layer][place]}")
         by_layer[found.layer][place] = name
     layers = tuple(_layer(checkpoint, module, found) for module, found in zip(modules, by_layer, strict=True))
-    return ExpertIndex(checkpoint, layers, alignment)
+    return ExpertIndex(checkpoint, layers, for_device=for_device)
 
 
 def _layer(
@@ -199,7 +195,7 @@ def _fused(
     n_bytes = tensor.n_bytes // module.n_experts
     files[:] = file
     offsets[:] = tensor.offset + n_bytes * np.arange(module.n_experts, dtype=np.int64)
-    return PartSpec(part, tensor.dtype, tensor.shape[1:], n_bytes)
+    return PartSpec(part, tensor.dtype, tensor.shape[1:], n_bytes, False)
 
 
 def _single(
@@ -218,7 +214,7 @@ def _single(
             raise ModelDamaged(f"{module.name}: expert {expert} has no {part.tensor} in the checkpoint; fetch it again")
         files[expert], tensor = checkpoint.tensors[name]
         offsets[expert] = tensor.offset
-        here = PartSpec(part, tensor.dtype, tensor.shape, tensor.n_bytes)
+        here = PartSpec(part, tensor.dtype, tensor.shape, tensor.n_bytes, True)
         if spec is not None and here != spec:
             raise ModelDamaged(f"{name}: it has another shape or type than those of the experts before it")
         spec = here

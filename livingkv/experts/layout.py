@@ -1,10 +1,11 @@
 """Where the parts of an expert come to lie in memory: a row, with one slot for each tensor that is computed with.
 
-A row is laid out in one of two ways. Arranged: every slot begins at a multiple of `alignment`, whatever the file looks
-like, and parts that the network joins (gate and up) lie side by side. In place: the row is a copy of the file's blocks,
-which needs no copying after a direct read; possible where the file keeps an expert in one run, in a fitting order and
-at fitting addresses. Alignment is not a matter of speed alone: a matrix product over unaligned fp32 weights differs in
-its last bits (docs/decisions/0020).
+A row is laid out in one of two ways. Arranged: every slot begins where it should, whatever the file looks like, and
+parts that the network joins (gate and up) lie side by side. In place: the row is a copy of the file's blocks, which
+needs no copying after a direct read; possible where the file keeps an expert in one run, in a fitting order and at
+fitting addresses. Where a slot should begin is not a matter of speed: a product over fp32 weights at another address
+modulo 64 differs in its last bits (docs/decisions/0020). So each has a residue, that of the same weights in
+transformers' own network.
 Knows lengths and offsets; refuses to know what the tensors mean.
 """
 
@@ -28,17 +29,22 @@ class PartSpec:
     dtype: str
     shape: tuple[int, ...]
     n_bytes: int
+    is_stacked: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor in a row: the pieces of one parameter joined along their first dimension. `parts` are their numbers."""
+    """A tensor in a row: the pieces of one parameter joined along their first dimension. `parts` are their numbers.
+
+    is_stacked: transformers stacks the experts' tensors in memory of its own; else it maps one tensor of all experts.
+    """
 
     tensor: str
     dtype: str
     shape: tuple[int, ...]
     n_bytes: int
     parts: tuple[int, ...]
+    is_stacked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,11 @@ def slots_of(parts: tuple[PartSpec, ...]) -> tuple[Slot, ...]:
         shape = first.shape
         if len(numbers) > 1:
             shape = (sum(parts[number].shape[0] for number in numbers), *first.shape[1:])
-        slots.append(Slot(tensor, first.dtype, shape, sum(parts[number].n_bytes for number in numbers), numbers))
+        slots.append(
+            Slot(
+                tensor, first.dtype, shape, sum(parts[number].n_bytes for number in numbers), numbers, first.is_stacked
+            )
+        )
     return tuple(slots)
 
 
@@ -106,13 +116,20 @@ def runs_of(places: list[tuple[int, int, int]]) -> list[list[int]]:
     return runs
 
 
-def arranged(parts: tuple[PartSpec, ...], slots: tuple[Slot, ...], places: list[tuple[int, int, int]]) -> Placement:
-    """The placement that fits every file: slots in order, each aligned."""
+def residues_of(slots: tuple[Slot, ...], places: list[tuple[int, int, int]], expert: int) -> list[int]:
+    """Addresses modulo ALIGNMENT that the slots of an expert have in transformers' network."""
+    return [(expert * slot.n_bytes if slot.is_stacked else places[slot.parts[0]][1]) % ALIGNMENT for slot in slots]
+
+
+def arranged(
+    parts: tuple[PartSpec, ...], slots: tuple[Slot, ...], places: list[tuple[int, int, int]], residues: list[int]
+) -> Placement:
+    """The placement that fits every file: slots in order, each at its residue."""
     offsets: list[int] = []
     targets: dict[int, int] = {}
     end = 0
-    for slot in slots:
-        end = rounded(end, ALIGNMENT)
+    for slot, residue in zip(slots, residues, strict=True):
+        end += (residue - end) % ALIGNMENT
         offsets.append(end)
         for number in slot.parts:
             targets[number] = end
@@ -124,17 +141,22 @@ def arranged(parts: tuple[PartSpec, ...], slots: tuple[Slot, ...], places: list[
     return Placement(tuple(runs), tuple(offsets))
 
 
-def in_place(slots: tuple[Slot, ...], places: list[tuple[int, int, int]], alignment: int) -> Placement | None:
-    """The placement that copies the file's blocks as they are, or None where the file does not allow it."""
+def in_place(
+    slots: tuple[Slot, ...], places: list[tuple[int, int, int]], residues: list[int] | None
+) -> Placement | None:
+    """The placement that copies the file's blocks as they are, or None where the file does not allow it.
+
+    residues: None where any address is right.
+    """
     groups = runs_of(places)
     if len(groups) != 1:
         return None
     base = places[groups[0][0]][1] // BLOCK_BYTES * BLOCK_BYTES
     offsets = []
-    for slot in slots:
+    for number, slot in enumerate(slots):
         starts = [places[number][1] for number in slot.parts]
         ends = [places[number][1] + places[number][2] for number in slot.parts]
-        if starts[1:] != ends[:-1] or starts[0] % alignment:
+        if starts[1:] != ends[:-1] or (residues is not None and starts[0] % ALIGNMENT != residues[number]):
             return None
         offsets.append(starts[0] - base)
     moves = tuple((places[number][1], places[number][1] - base, places[number][2]) for number in groups[0])

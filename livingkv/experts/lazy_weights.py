@@ -16,6 +16,7 @@ from livingkv.errors import UnsupportedModel
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import TORCH_TYPES
+from livingkv.experts.layout import ALIGNMENT
 from livingkv.experts.safetensors_header import StoredTensor
 
 
@@ -35,10 +36,14 @@ class LazyTensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         """Read all of it and take that part. Raises ExpertReadError where it cannot be read."""
-        raw = torch.empty(self._stored.n_bytes, dtype=torch.uint8)
-        if self._stored.n_bytes:
-            self._files.read(self._file, raw.numpy().data, self._stored.offset, self._stored.n_bytes)
-        found: Tensor = raw.view(TORCH_TYPES[self._stored.dtype]).view(self._stored.shape)[index]
+        stored = self._stored
+        room = torch.empty(stored.n_bytes + ALIGNMENT, dtype=torch.uint8)
+        # as far from an aligned address as in the file, which is where a mapped file has it: see docs/decisions/0020
+        start = (stored.offset - room.data_ptr()) % ALIGNMENT
+        raw = room[start : start + stored.n_bytes]
+        if stored.n_bytes:
+            self._files.read(self._file, raw.numpy().data, stored.offset, stored.n_bytes)
+        found: Tensor = raw.view(TORCH_TYPES[stored.dtype]).view(stored.shape)[index]
         return found
 
 

@@ -23,7 +23,7 @@ from livingkv.experts.eviction import Eviction, LeastRecent, StableSubset
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format, PlainFormat, format_of
 from livingkv.experts.index import ExpertIndex, build_index
-from livingkv.experts.layout import ALIGNMENT, rounded
+from livingkv.experts.layout import rounded
 from livingkv.experts.lazy_weights import lazy_weights
 from livingkv.experts.names import expert_tensors
 from livingkv.experts.plugging import NAME, plug_in, register, without_experts
@@ -112,7 +112,7 @@ def load_streamed(
     bare = skeleton(found, config, dtype)
     modules = expert_modules(bare)
     tensors = expert_tensors(checkpoint.tensors, bare, modules)
-    index = build_index(checkpoint, modules, tensors, ALIGNMENT if device.type == "cpu" else 1)
+    index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
     network = _load_network(folder, found, config, checkpoint, set(tensors), dtype, device, attention)
     made = _source(source, index, n_threads, piece_bytes)

@@ -50,7 +50,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_next": {**_LINEAR, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "qwen4_exp_text": {
         **_LINEAR,
-        **{"layer_types": ["linear_attention", "indexed_attention", "linear_attention"], "hc_count": 2, "hc_lowrank": 8},
+        **{"layer_types": ["linear_attention", "full_attention", "linear_attention"], "hc_count": 2},
+        **{"hc_lowrank": 8},
         **{"ple_layer_ids": [1], "ple_embed_dim": 32, "ngram_size": 3, "heads_per_ngram": 2},
         **{"ngram_vocab_size_base": 50, "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 4},
         **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 16},
