@@ -48,7 +48,7 @@ class LeastRecent:
 class StableSubset:
     """For an arena smaller than what one token needs, where the least recent would always go just before its use.
 
-    What is held stays. Only an expert that is needed twice as often takes the place of the one that is needed the least.
+    What is held stays. Only one that is needed twice as often takes the place of the one that is needed the least.
     """
 
     def __init__(self) -> None:

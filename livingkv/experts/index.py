@@ -6,7 +6,7 @@ how bytes are read and how tensors are computed with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,9 +70,9 @@ class ExpertIndex:
         self.layers = layers
         self._for_device = for_device
         self._placements: dict[ExpertKey, Placement] = {}
-        self.row_bytes = rounded(max(self._needed(key) for key in self.keys()), BLOCK_BYTES)
+        self.row_bytes = rounded(max(self._needed(key) for key in self.experts()), BLOCK_BYTES)
 
-    def keys(self) -> Iterable[ExpertKey]:
+    def experts(self) -> Iterator[ExpertKey]:
         """Every expert, layer by layer."""
         for number, layer in enumerate(self.layers):
             for expert in range(layer.n_experts):
@@ -104,7 +104,7 @@ class ExpertIndex:
     def report(self) -> IndexReport:
         """The cost of reading, over all experts. Takes a few microseconds for each."""
         n_runs = n_read = n_needed = n_in_place = n_experts = 0
-        for key in self.keys():
+        for key in self.experts():
             runs = self.placement(key).runs
             n_experts += 1
             n_runs += len(runs)

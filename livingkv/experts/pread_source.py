@@ -2,7 +2,7 @@
 
 Knows placements and open files; refuses to know what is done with an expert. Each thread has one piece in flight, so
 the number of threads bounds what is asked of the drive. Where a run of blocks may lie in its row as it is in the file
-it is read there; else into the thread's own buffer, and the parts are copied to their places while they are in its cache.
+it is read there; else into the thread's own buffer, and the parts are copied to their places while they are in cache.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class PreadSource:
         self._files.close()
 
     def _work(self) -> None:
-        with mmap.mmap(-1, self._piece_bytes) as buffer, memoryview(buffer) as view:
-            while (piece := self._next()) is not None:
-                self._serve(piece, view)
+        buffer = memoryview(mmap.mmap(-1, self._piece_bytes))  # not closed: an error's traceback may hold parts of it
+        while (piece := self._next()) is not None:
+            self._serve(piece, buffer)
 
     def _next(self) -> _Piece | None:
         with self._changed:
