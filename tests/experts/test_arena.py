@@ -51,9 +51,6 @@ class ArenaMachine(RuleBasedStateMachine):
     def ask(self, key: ExpertKey, n_in_pass: int) -> None:
         if key in self.held:
             return
-        for future in [future for future in self.reading.values() if not future.done()]:
-            if self.arena.state(key) is RowState.EMPTY and len(self.held) >= 5:
-                future.set_result(None)
         row = self.arena.use(key)
         if row is None:
             if len(self.held) + len(self.reading) >= 5:
