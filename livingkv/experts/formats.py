@@ -7,6 +7,9 @@ numbers of the types that torch computes with. Knows tensors; refuses to know wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -14,8 +17,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from livingkv.errors import UnsupportedModel
+from livingkv.experts.eager_probe import Probe
 from livingkv.experts.index import LayerIndex
-from livingkv.experts.skeleton import ExpertModule
+from livingkv.experts.skeleton import ExpertModule, Parameter
 
 TORCH_TYPES = {
     "F64": torch.float64,
@@ -40,13 +44,21 @@ _PLAIN = {"F64", "F32", "F16", "BF16"}
 class Format(Protocol):
     """One way of storing experts."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called in errors."""
 
     def reads(self, layer: LayerIndex, module: ExpertModule) -> str | None:
         """None if the layer is stored in this format, else what speaks against it, in a few words."""
 
-    def sum_dtype(self, hidden: torch.dtype) -> torch.dtype:
-        """The type in which the model's own eager code adds up the outputs of experts."""
+    def fitted(self, module: Any, parameters: Mapping[str, Parameter], device: torch.device) -> Format:
+        """The format as it computes for that experts module of the network, which holds no weights of experts.
+
+        Raises UnsupportedModel where the result would not be that of the model's own eager code.
+        """
+
+    def sum_dtype(self, hidden: torch.dtype, weights: torch.dtype) -> torch.dtype:
+        """The type in which eager code adds up outputs of experts, by the types of hidden states and router weights."""
 
     def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         """One expert's output without the router's weight: [tokens, hidden] to [tokens, hidden].
@@ -59,10 +71,20 @@ class Format(Protocol):
         """An expert's output [tokens, hidden] times the router's weights [tokens, 1], as eager code multiplies them."""
 
 
+class SumType(Enum):
+    """In which type eager code adds up: that of the hidden states, that of the router's weights, or fp32."""
+
+    HIDDEN = auto()
+    WEIGHTS = auto()
+    FLOAT32 = auto()
+
+
+@dataclass(frozen=True, slots=True)
 class PlainFormat:
     """A Format of floating-point weights, bit for bit as transformers' eager code computes with them."""
 
-    name = "plain"
+    sum_type: SumType = SumType.HIDDEN
+    name: str = "plain"
 
     def reads(self, layer: LayerIndex, module: ExpertModule) -> str | None:
         """See Format."""
@@ -75,9 +97,19 @@ class PlainFormat:
                 return f"{slot.tensor} has the shape {slot.shape}, not {module.parameters[slot.tensor].shape}"
         return None
 
-    def sum_dtype(self, hidden: torch.dtype) -> torch.dtype:
+    def fitted(self, module: Any, parameters: Mapping[str, Parameter], device: torch.device) -> Format:
+        """See Format. Compares a few random experts with the module's own code, for every way of adding up."""
+        probe = Probe(module, parameters, device)
+        for sum_type in SumType:
+            form = PlainFormat(sum_type)
+            if probe.agrees(partial(form.forward, module), form.sum_dtype):
+                return form
+        kind = type(module).__name__
+        raise UnsupportedModel(f"{kind}: its eager code computes experts in a way that streaming does not reproduce")
+
+    def sum_dtype(self, hidden: torch.dtype, weights: torch.dtype) -> torch.dtype:
         """See Format."""
-        return hidden
+        return {SumType.HIDDEN: hidden, SumType.WEIGHTS: weights, SumType.FLOAT32: torch.float32}[self.sum_type]
 
     def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         """See Format. Weights stored in another type than that of `hidden` are converted for this call."""

@@ -2,10 +2,9 @@
 
 A row is laid out in one of two ways. Arranged: every slot begins where it should, whatever the file looks like, and
 parts that the network joins (gate and up) lie side by side. In place: the row is a copy of the file's blocks, which
-needs no copying after a direct read; possible where the file keeps an expert in one run, in a fitting order and at
-fitting addresses. Where a slot should begin is not a matter of speed: a product over fp32 weights at another address
-modulo 64 differs in its last bits (docs/decisions/0020). So each has a residue, that of the same weights in
-transformers' own network.
+needs no copying after a direct read; possible where the file keeps side by side what is joined, at fitting addresses.
+Where a slot should begin is not a matter of speed: a product over fp32 weights at another address modulo 64 differs in
+its last bits (docs/decisions/0020). So each has a residue, that of the same weights in transformers' own network.
 Knows lengths and offsets; refuses to know what the tensors mean.
 """
 
@@ -148,19 +147,22 @@ def in_place(
 
     residues: None where any address is right.
     """
-    groups = runs_of(places)
-    if len(groups) != 1:
-        return None
-    base = places[groups[0][0]][1] // BLOCK_BYTES * BLOCK_BYTES
-    offsets = []
+    targets: dict[int, int] = {}
+    runs = []
+    end = 0
+    for group in runs_of(places):
+        first = places[group[0]][1] // BLOCK_BYTES * BLOCK_BYTES
+        for number in group:
+            targets[number] = end + places[number][1] - first
+        moves = tuple((places[number][1], targets[number], places[number][2]) for number in group)
+        runs.append(_run(places, group, moves, end))
+        end += runs[-1].block_hi - runs[-1].block_lo
     for number, slot in enumerate(slots):
-        starts = [places[number][1] for number in slot.parts]
-        ends = [places[number][1] + places[number][2] for number in slot.parts]
+        starts = [targets[part] for part in slot.parts]
+        ends = [targets[part] + places[part][2] for part in slot.parts]
         if starts[1:] != ends[:-1] or (residues is not None and starts[0] % ALIGNMENT != residues[number]):
             return None
-        offsets.append(starts[0] - base)
-    moves = tuple((places[number][1], places[number][1] - base, places[number][2]) for number in groups[0])
-    return Placement((_run(places, groups[0], moves, 0),), tuple(offsets))
+    return Placement(tuple(runs), tuple(targets[slot.parts[0]] for slot in slots))
 
 
 def _run(

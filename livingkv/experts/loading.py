@@ -28,7 +28,7 @@ from livingkv.experts.lazy_weights import lazy_weights
 from livingkv.experts.names import expert_tensors
 from livingkv.experts.plugging import NAME, plug_in, register, without_experts
 from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource
-from livingkv.experts.skeleton import causal_class, expert_modules, skeleton
+from livingkv.experts.skeleton import ExpertModule, causal_class, expert_modules, skeleton
 from livingkv.experts.source import Source
 from livingkv.experts.stage import DeviceStage, HostStage, Stage
 from livingkv.experts.stream import ExpertStream
@@ -115,6 +115,7 @@ def load_streamed(
     index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
     network = _load_network(folder, found, config, checkpoint, set(tensors), dtype, device, attention)
+    forms = _fitted(network, modules, forms, device)
     made = _source(source, index, n_threads, piece_bytes)
     try:
         arena = _arena(index, config, ram_bytes - made.buffer_bytes, device)
@@ -169,6 +170,22 @@ def _load_network(
     if lacking:
         raise ModelDamaged(f"{folder}: {len(lacking)} tensors are missing or misshapen, the first is {lacking[0]}")
     return network.requires_grad_(False)
+
+
+def _fitted(
+    network: Any, modules: list[ExpertModule], forms: tuple[Format, ...], device: torch.device
+) -> tuple[Format, ...]:
+    """Every layer's format for its experts module; layers of one kind share it."""
+    known: dict[tuple[object, ...], Format] = {}
+    found = []
+    for module, form in zip(modules, forms, strict=True):
+        live = network.get_submodule(module.name)
+        kind = (type(live), form, tuple(sorted(module.parameters.items())))
+        if kind not in known:
+            with torch.no_grad():
+                known[kind] = form.fitted(live, module.parameters, device)
+        found.append(known[kind])
+    return tuple(found)
 
 
 def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_bytes: int) -> Source:

@@ -196,7 +196,7 @@ class _Sum:
         self._routes = {route.expert: route for route in routes}
         self._order = deque(route.expert for route in routes)
         self._outputs: dict[int, Tensor] = {}
-        self._total = torch.zeros_like(hidden, dtype=form.sum_dtype(hidden.dtype))
+        self._total = torch.zeros_like(hidden, dtype=form.sum_dtype(hidden.dtype, weights.dtype))
         # one token: every expert gets the same row, copied once, as indexing copies it
         self._only = hidden.clone() if routes and isinstance(routes[0], OneTokenRoute) else None
 
