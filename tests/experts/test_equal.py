@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from livingkv.experts import EmulatedSource, ExpertIndex, Source, load_streamed
 from livingkv.experts.files import CheckpointFiles
@@ -80,6 +83,30 @@ def test_equal_in_bf16(checkpoint_of: MadeOf, family: str) -> None:
     expected = answers(plain_network(folder, torch.bfloat16))
     with load_streamed(folder, ram_bytes=1 << 16, n_threads=2, piece_bytes=4096, source="buffered") as streamed:
         assert streamed.network.dtype == torch.bfloat16
+        assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+
+
+@pytest.mark.parametrize("name_bytes", [0, 3, 8])
+def test_equal_where_the_file_holds_all_experts_of_a_layer_in_one_tensor(
+    checkpoint_of: MadeOf, tmp_path: Path, name_bytes: int
+) -> None:
+    """transformers maps such tensors from the file, so their addresses follow the length of its header."""
+    folder = checkpoint_of("qwen3_moe")
+    stored = load_file(folder / "model.safetensors")
+    for layer in range(N_LAYERS):
+        at = f"model.layers.{layer}.mlp.experts"
+        parts = {
+            kind: [stored.pop(f"{at}.{e}.{kind}_proj.weight") for e in range(N_EXPERTS)]
+            for kind in ("gate", "up", "down")
+        }
+        stored[f"{at}.gate_up_proj"] = torch.cat([torch.stack(parts["gate"]), torch.stack(parts["up"])], dim=1)
+        stored[f"{at}.down_proj"] = torch.stack(parts["down"])
+    shutil.copy(folder / "config.json", tmp_path)
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt", "longer": "x" * name_bytes})
+    expected = answers(plain_network(tmp_path))
+    with load_streamed(tmp_path, ram_bytes=8 * 8192, n_threads=2, piece_bytes=4096) as streamed:
+        report = streamed.index.report()
+        assert report.in_place_share == 1 and report.reads_per_expert == 2
         assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
 
 

@@ -127,6 +127,24 @@ def test_a_checkpoint_that_changes_under_the_index_is_an_error(
         assert streamed.check() == []
 
 
+@pytest.mark.parametrize("n_before", [0, 5, 11])
+def test_an_io_error_while_the_rest_of_the_network_is_read(
+    folder: Path, n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    plain_read = CheckpointFiles.read
+
+    def read(self: CheckpointFiles, file: int, target: memoryview, offset: int, n_needed: int) -> None:
+        reads.append(offset)
+        if len(reads) > n_before:
+            raise ExpertReadError("broken", path="file", offset=offset)
+        plain_read(self, file, target, offset, n_needed)
+
+    monkeypatch.setattr(CheckpointFiles, "read", read)
+    with pytest.raises(ExpertReadError, match="broken"):
+        load_streamed(folder, ram_bytes=1 << 20)
+
+
 def test_a_truncated_file_is_refused_when_it_is_loaded(folder: Path) -> None:
     cut(folder / "model.safetensors")
     with pytest.raises(ModelDamaged, match="bytes, its header says"):
