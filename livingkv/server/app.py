@@ -20,8 +20,12 @@ from livingkv.server.api_errors import ApiError, api_error
 from livingkv.server.counters import CONTENT_TYPE
 from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
+from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
+from livingkv.server.mcp_endpoint import mcp_route
+from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
+from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
 
 
@@ -31,6 +35,9 @@ def create_app(service: Service) -> FastAPI:
     keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     app.include_router(openai_routes(service))
+    app.include_router(memory_routes(service))
+    app.include_router(job_routes(service))
+    app.router.routes.append(mcp_route(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(LivingKVError, _refused)
@@ -43,9 +50,10 @@ def create_app(service: Service) -> FastAPI:
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
-            expose_headers=["X-Session-Id", "Retry-After"],
+            expose_headers=["X-Session-Id", "X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys)  # the last one added stands outermost
+    app.add_middleware(Guard, options=options, keys=keys, counters=service.counters)
+    app.add_middleware(RequestLog, counters=service.counters)  # the last one added stands outermost
     return app
 
 
@@ -70,7 +78,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
     async def metrics(request: Request) -> Response:
         """What the service counted, in Prometheus' text format."""
         caller_of(request).require("admin")
-        return Response(service.counters.exposition(), media_type=CONTENT_TYPE)
+        return Response(await service.exposition(), media_type=CONTENT_TYPE)
 
 
 def _answer(error: ApiError) -> Response:

@@ -1,32 +1,33 @@
 """What every request passes before a route sees it: its Host and Origin, its size, its key, its rate.
 
-Knows HTTP as ASGI has it; knows no route's body. Logs method, path, status and time; never a query or a body.
+Knows HTTP as ASGI has it; knows no route's body. What it answers itself is counted and logged by request_log.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from livingkv.server.api_errors import ApiError, internal, without_values
+from livingkv.server.api_errors import ApiError, internal, not_ready, without_values
+from livingkv.server.counters import Counters
 from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.server.receiving import Receiving
+from livingkv.server.request_headers import check_headers
+from livingkv.server.uploads import counted, upload_of
 
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
-_BODY_S = 30.0
-_PREFLIGHTS = "preflights"
-"""For whom their rate is kept; neither a key's id nor a tenant without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,53 +51,62 @@ class Caller:
 class Guard:
     """ASGI middleware; puts a `Caller` into the request's state."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None) -> None:
+    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None, counters: Counters) -> None:
         self._app = app
         self._options = options
         self._keys = keys
-        self._rate = None if options.requests_per_minute is None else Rate(options.requests_per_minute)
+        self._receiving = Receiving(options, counters)
+        self._rate = self._preflights = None
+        if options.requests_per_minute is not None:
+            self._rate, self._preflights = Rate(options.requests_per_minute), Rate(options.requests_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # nothing was sent: the client went away
+        was_sent = False
 
         async def noted(message: Message) -> None:
-            nonlocal status
-            status = message["status"] if message["type"] == "http.response.start" else status
+            nonlocal was_sent
+            was_sent = True
             await send(message)
 
         try:
-            try:
-                await self._pass(scope, receive, noted)
-            except ApiError as error:
-                await self._refuse(error, scope, noted)
-            except Exception as error:  # the edge of a request: told without any content, and recorded
-                LOG.error("a request failed", exc_info=without_values(error))
-                if status == 499:
-                    await self._refuse(internal(), scope, noted)
-        finally:
-            took_ms = (time.perf_counter() - started) * 1000
-            LOG.info("%s %s %d %.0f ms", scope["method"], _path(scope), status, took_ms)
+            await self._pass(scope, receive, noted)
+        except ApiError as error:
+            await self._refuse(error, scope, noted)
+        except asyncio.CancelledError:  # only a service that stops cancels requests: this one ends here
+            if not was_sent:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._refuse(not_ready("the service is stopping"), scope, noted)
+        except Exception as error:  # the edge of a request: told without any content, and recorded
+            LOG.error("a request failed", exc_info=without_values(error))
+            if not was_sent:
+                await self._refuse(internal(), scope, noted)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
+        check_headers(headers)
         self._check_host(headers)
         self._check_origin(headers)
         caller = Caller(DEFAULT_TENANT)
         if self._is_preflight(scope, headers):
-            if self._rate is not None:
-                self._rate.take(_PREFLIGHTS)
+            if self._preflights is not None:
+                self._preflights.take(_address(scope))
         elif scope["path"] not in OPEN_PATHS:
             caller = self._caller(headers)
             if self._rate is not None:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
         scope.setdefault("state", {})["caller"] = caller
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            _check_type(headers)
-            receive = await self._whole_body(headers, receive)
+            upload = upload_of(scope["path"], self._options)
+            _check_type(headers, upload.kinds)
+            if upload.is_streamed:
+                with self._receiving.place():
+                    await self._app(scope, counted(headers, receive, upload.max_bytes), send)
+                return
+            receive = await self._receiving.whole(headers, receive, upload.max_bytes)
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
@@ -128,65 +138,35 @@ class Guard:
             raise ApiError(401, "a valid API key is needed: Authorization: Bearer lkv_...", code="invalid_api_key")
         return Caller(key.tenant, key)
 
-    async def _whole_body(self, headers: Headers, receive: Receive) -> Receive:
-        """Read the body, within the limit; what comes after it, the disconnect, is passed on."""
-        limit = self._options.max_body_bytes
-        said = headers.get("content-length", "0")
-        if said.isdecimal() and int(said) > limit:
-            raise _too_large(limit)
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_S):
-                while True:
-                    message = await receive()
-                    body += message.get("body", b"")
-                    if len(body) > limit:
-                        raise _too_large(limit)
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError as error:
-            raise ApiError(408, f"the body did not come within {_BODY_S:.0f} s", code="timeout") from error
-        waiting: list[Message] = [message if message["type"] != "http.request" else _request(bytes(body))]
-
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
-
-        return replay
-
     async def _refuse(self, error: ApiError, scope: Scope, send: Send) -> None:
         """Answer with an error, which a page that is allowed may read."""
         body = json.dumps(error.envelope()).encode()
         named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
         origin = Headers(scope=scope).get("origin")
         if origin is not None and origin in self._options.allowed_origins:
-            named |= {"access-control-allow-origin": origin, "access-control-expose-headers": "Retry-After"}
+            named |= {
+                "access-control-allow-origin": origin,
+                "access-control-expose-headers": "Retry-After, X-Request-Id",
+            }
             named["vary"] = "Origin"
         headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
-def _request(body: bytes) -> Message:
-    return {"type": "http.request", "body": body, "more_body": False}
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"a body of at most {limit} bytes is allowed", code="body_too_large")
-
-
-def _check_type(headers: Headers) -> None:
+def _check_type(headers: Headers, kinds: Sequence[str]) -> None:
     """A web page of another origin cannot send JSON as such without asking first."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if has_body and kind != "application/json":
-        raise ApiError(415, "Content-Type: application/json is needed", code="content_type")
+    if has_body and kind not in kinds:
+        raise ApiError(415, f"Content-Type: {' or '.join(kinds)} is needed", code="content_type")
+
+
+def _address(scope: Scope) -> str:
+    """Where a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _host_of(header: str) -> str:
     return urlsplit(f"//{header}").hostname or ""
-
-
-def _path(scope: Scope) -> str:
-    """The route's path where there is one: a path may hold a name that somebody chose."""
-    route: Any = scope.get("route")
-    return str(getattr(route, "path", "(no route)"))

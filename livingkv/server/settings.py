@@ -13,18 +13,13 @@ from livingkv.settings import Settings
 
 _CPU_BLOCK = 64
 """A block is what a cancelled request still costs: about half a second on a CPU with half a billion weights."""
-
-
-def service_settings(*, window_tokens: int, ram_budget_bytes: int | None, key_folder: str | None) -> Settings:
-    """The settings of every tenant. Raises InputError."""
-    values: dict[str, object] = {"window_tokens": window_tokens, "key_folder": key_folder}
-    if ram_budget_bytes is not None:
-        values["ram_budget_bytes"] = ram_budget_bytes
-    return Settings.from_dict(values)
+_CPU_COMMIT = 512
+"""Between two commits of an ingest: what one that is given up or killed loses, some seconds on such a CPU."""
 
 
 def cancellable_settings(settings: Settings, device: torch.device) -> Settings:
     """The same for a model on that device: off a GPU, blocks that nobody chose are small."""
-    if settings.block_tokens is not None or device.type == "cuda":
+    if device.type == "cuda":
         return settings
-    return replace(settings, block_tokens=_CPU_BLOCK)
+    settings = replace(settings, commit_tokens=min(settings.commit_tokens, _CPU_COMMIT))
+    return settings if settings.block_tokens is not None else replace(settings, block_tokens=_CPU_BLOCK)

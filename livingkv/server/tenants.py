@@ -6,7 +6,8 @@ happens on the inference thread.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from livingkv.errors import InputError, SessionNotFound, StoreNotFound
 from livingkv.home import Home
 from livingkv.memory import Memory
 from livingkv.models import LoadedModel
+from livingkv.server.api_errors import session_busy
 from livingkv.server.conversations import Conversations
 from livingkv.server.gate import Gate
 from livingkv.server.keys import TENANT
@@ -23,12 +25,13 @@ from livingkv.server.stepwise import pause_between_passes
 from livingkv.server.token_texts import TokenTexts
 from livingkv.settings import Settings
 from livingkv.store import SessionRow
+from livingkv.watching import Watch
 
 
 @dataclass(slots=True)
 class Tenant:
-    """One tenant's open parts. busy: names of sessions that a turn is writing to. gate: passed by whatever uses the
-    home."""
+    """One tenant's open parts. busy: names of sessions that a turn or a job is writing to; at_work: those of a job
+    among them. gate: passed by whatever uses the home."""
 
     name: str
     home: Home
@@ -38,11 +41,35 @@ class Tenant:
     memory: Memory
     gate: Gate = field(default_factory=Gate)
     busy: set[str] = field(default_factory=set)
+    at_work: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
         """Nobody uses it now."""
         return self.gate.is_free and not self.busy
+
+    def require_free(self, name: str) -> None:
+        """Raise ApiError where a job is writing to the session of this name: that may take hours, and whoever waited
+        for it inside of the gate would keep out those whom the job lets in."""
+        if name in self.at_work:
+            raise session_busy()
+
+    @contextmanager
+    def at_work_on(self, name: str) -> Iterator[None]:
+        """Keep others from writing to a session that nobody is writing to."""
+        assert name not in self.busy, "one writes at a time"
+        for names in (self.busy, self.at_work):
+            names.add(name)
+        try:
+            yield
+        finally:
+            for names in (self.busy, self.at_work):
+                names.discard(name)
+
+    def renew_conversations(self) -> None:
+        """Have the table of conversations agree with the store."""
+        if self.home.has_store:
+            self.conversations.renew(self.home.store())
 
     def known_session(self, name: str) -> SessionRow | None:
         """The conversation of this name, None if there is none yet. Raises InputError where it is something else."""
@@ -66,10 +93,11 @@ class Tenant:
 class Tenants:
     """All tenants. `open_one` may take as long as the store's recovery. Not thread-safe."""
 
-    def __init__(self, folder: Path, model: LoadedModel, settings: Settings) -> None:
+    def __init__(self, folder: Path, model: LoadedModel, settings: Settings, watch: Watch | None = None) -> None:
         self._folder = folder
         self._model = model
         self._settings = settings
+        self._watch = Watch() if watch is None else watch
         self._open: dict[str, Tenant] = {}
 
     def open_one(self, name: str) -> Tenant:
@@ -78,6 +106,7 @@ class Tenants:
         if tenant is None:
             assert TENANT.fullmatch(name), "names of tenants come from the keys file"
             home = Home(self._folder / name, self._model, self._settings, read_only=False, create=True)
+            home.watch = self._watch
             try:
                 store = home.store() if home.has_store else None
                 engine = home.engine()
@@ -88,6 +117,10 @@ class Tenants:
                 raise
             tenant = self._open[name] = Tenant(name, home, *parts, Memory(home))
         return tenant
+
+    def opened(self) -> tuple[Tenant, ...]:
+        """Those that were used since the start."""
+        return tuple(self._open.values())
 
     def let_go(self) -> None:
         """Drop what device memory and RAM hold of sessions; they are restored from the stores when they go on."""

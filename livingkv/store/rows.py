@@ -89,7 +89,8 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One stored sentence. Spans are half-open and absolute in the session's text and token stream."""
+    """One stored sentence. Spans are half-open and absolute in the session's text and token stream. created_s: when it
+    was appended, Unix seconds."""
 
     sentence_id: int
     session_id: int
@@ -102,6 +103,7 @@ class Sentence:
     role: Role
     raw: bytes
     encrypted: bool = False
+    created_s: float = 0.0
 
     @property
     def text(self) -> str:
@@ -172,13 +174,16 @@ class ArchivedSentence:
 
 
 class ChunkRow(NamedTuple):
-    """What one append of a session covers: half-open spans of its tokens and of its text's bytes."""
+    """What one append of a session covers: half-open spans of its tokens and of its text's bytes, and its sentences,
+    forgotten ones too. source: its number among the session's sources."""
 
     token_lo: int
     token_hi: int
     byte_lo: int
     byte_hi: int
     role: Role
+    source: int
+    n_sentences: int
 
 
 @dataclass(frozen=True, slots=True)
