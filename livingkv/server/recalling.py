@@ -40,7 +40,7 @@ class Recalling:
     def steps(self, place: Place, max_tokens: int) -> Generator[None, None, Recollection]:
         """What memory says, pausing often. Raises ModelError or StoreError."""
         recall, last = self._asked.recall, self._asked.messages[-1]
-        if recall == "off" or not self._home.has_store or last["role"] != "user":
+        if recall == "off" or not self._home.has_store or last["role"] != "user" or not last["content"].strip():
             return Recollection(recall, reason=self._asked.no_recall or NOT_ASKED)
         message = next(segment for segment in reversed(place.segments) if segment.role == "user")
         if len(message.ids) > self._home.settings.window_tokens:

@@ -15,7 +15,7 @@ from livingkv.asking import Asking
 from livingkv.auto_answer import Auto
 from livingkv.errors import InputError
 from livingkv.passages import Judged
-from livingkv.recall import Probed
+from livingkv.recall import Probed, sentences_with
 from livingkv.results import Recall
 from livingkv.sampling import Sampling
 from tests.tiny import tiny_model
@@ -148,7 +148,7 @@ def test_a_list_of_all_that_has_a_name_takes_nothing_out_of_what_is_encrypted(
     memory.ingest("hidden", text=b"The code of door 3 of Marjorie is XANTHIC.\n", session="hidden", encrypt=True)
     memory.ingest("open", text=b"The code of door 3 of Marjorie is 1021.\n", session="open")
     seen: list[str] = []
-    plain = livingkv.auto_answer.sentences_with
+    plain = sentences_with
 
     def noted(*arguments: Any) -> list[Judged]:
         found = plain(*arguments)

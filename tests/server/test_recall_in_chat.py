@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import livingkv.asking
 import livingkv.conversation
 from livingkv.server.keys import make_key
+from livingkv.server.tenants import Tenant
 from livingkv.settings import Settings
 from tests.server.serving import CHAT, Json, Served, cached, said, serving, slowly, talk, wait_until
 
@@ -152,10 +154,11 @@ def test_nobody_elses_words_answer(served: Served, keys: dict[str, str]) -> None
 
 
 def test_what_is_encrypted_stays_where_it_is(served: Served) -> None:
-    made = served.post({"name": "hidden", "encrypt": True, "user": served.user}, "/v1/sessions")
-    if made.status_code == 404:
-        pytest.skip("there is no route that makes an encrypted session")
-    assert made.status_code == 201, made.text
+    def hide(tenant: Tenant) -> None:
+        tenant.home.writable_store()
+        tenant.home.session_for_writing(f"{served.user}/hidden", encrypt=True)
+
+    asyncio.run(served.service.call("default", hide, alone=True))
     texts = long_talk(served, FACT.replace("3", "3 of XANTHIC"), session="hidden")
     served.chat("Something in the clear.", session="clear", max_tokens=2)
     for asked in (ASKED, "What are all the codes of XANTHIC?"):
@@ -202,6 +205,13 @@ def test_where_memory_is_not_asked_the_answer_says_why(served: Served, fields: J
     answer = served.chat(*texts, ASKED, max_tokens=4, store=False, **fields)
     assert answer["memory"]["source"] == "model" and told in answer["memory"]["reason"]
     assert answer["memory"]["recall"] == "off" and answer["memory"]["usage"]["total_tokens"] == 0
+
+
+def test_a_side_task_asks_nothing_of_memory(served: Served) -> None:
+    served.chat(FACT, session="doors", max_tokens=2)
+    task = f"### Task:\n{ASKED}\n### Guidelines:\n- Short.\n### Output:\nJSON"
+    answer = served.chat(task, memory={"recall": "all"})
+    assert answer["memory"]["recall"] == "off" and "task" in answer["memory"]["reason"]
 
 
 def test_a_message_that_is_longer_than_the_window_is_not_asked(served: Served) -> None:
