@@ -24,7 +24,7 @@ from livingkv.server.tenants import Tenant
 from livingkv.server.turn_request import TurnRequest
 from livingkv.store import SessionRow
 
-NOT_ASKED = "memory was not asked: the message asks nothing that the conversation does not hold"
+NOT_ASKED = "memory adds nothing: the message is no question, or the window holds what is nearest to it"
 _TOO_LONG = "memory was not asked: the message is longer than the window"
 
 
