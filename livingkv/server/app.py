@@ -27,6 +27,8 @@ from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
+from livingkv.server.session_routes import session_routes
+from livingkv.server.transfer_routes import transfer_routes
 
 
 def create_app(service: Service) -> FastAPI:
@@ -37,6 +39,8 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(openai_routes(service))
     app.include_router(memory_routes(service))
     app.include_router(job_routes(service))
+    app.include_router(session_routes(service))
+    app.include_router(transfer_routes(service))
     app.router.routes.append(mcp_route(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
