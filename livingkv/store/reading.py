@@ -232,9 +232,7 @@ class Reading:
         """See Store.chunks."""
         with self._catalog.read() as snapshot:
             self.require_session(snapshot, session_id)
-            sources = {
-                number: "" if _is_forgotten(item) else item.name for number, item in snapshot.sources(session_id)
-            }
+            sources = {number: "" if is_forgotten(item) else item.name for number, item in snapshot.sources(session_id)}
             return [
                 ChunkRow(
                     item.first_token,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from livingkv.store import Store, session_rows
+from livingkv.store import Store
+from livingkv.store.item_bytes import unpack_session
 from livingkv.store.items import SessionItem
 from tests.store.store_cases import grown, new_session, new_store, read_store
 
@@ -42,14 +43,13 @@ def test_kept_rows_are_those_of_the_catalog(folder: Path) -> None:
 
 def test_a_row_that_did_not_change_is_not_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    unpack = session_rows.unpack_session
 
     def counted(body: bytes) -> SessionItem:
-        item = unpack(body)
+        item = unpack_session(body)
         made.append(item.name)
         return item
 
-    monkeypatch.setattr(session_rows, "unpack_session", counted)
+    monkeypatch.setattr("livingkv.store.session_rows.unpack_session", counted)
     with new_store(folder / "store") as store:
         first = new_session(store, "one")
         new_session(store, "two")
