@@ -16,11 +16,12 @@ from xxhash import xxh3_64_intdigest
 from livingkv.errors import InputError, PageDamaged, PageDropped, RecordDamaged, SessionNotFound
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk, role_of
-from livingkv.store.items import FORGOTTEN_SOURCE, ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
+from livingkv.store.items import ChunkItem, PageItem, PageState, SessionFlags, SessionItem, SourceItem
 from livingkv.store.records import RecordType
 from livingkv.store.rows import ChunkRow, Role, SessionRow, SourceRow, TokenIds
-from livingkv.store.sealing import SEALED_NAME, Kind, Place, Vault
+from livingkv.store.sealing import Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
+from livingkv.store.session_rows import SessionRows, is_forgotten
 from livingkv.store.snapshot import Snapshot
 
 _NAMED_SESSIONS = 5
@@ -48,7 +49,7 @@ class Reading:
         self._segments = segments
         self._page_tokens = page_tokens
         self._encrypted: tuple[tuple[int, ...], int] = (), 0  # as far as sessions were looked at
-        self._source_names: dict[int, tuple[int, int, dict[str, None]]] = {}  # session: sources read, forgotten, names
+        self._rows = SessionRows()
 
     def require_session(self, snapshot: Snapshot, session_id: int) -> SessionItem:
         """A session's counters. Raises SessionNotFound."""
@@ -107,41 +108,12 @@ class Reading:
             item = None if session_id is None else snapshot.session(session_id)
             if item is None or session_id is None:
                 raise self._session_not_found(snapshot, name_or_id)
-            return self._row(snapshot, session_id, item)
+            return self._rows.of(snapshot, session_id, item)
 
     def sessions(self, folder: str | None) -> list[SessionRow]:
         """See Store.sessions."""
         with self._catalog.read() as snapshot:
-            if folder is None:
-                return [self._row(snapshot, session_id, item) for session_id, item in snapshot.sessions()]
-            ids = sorted(snapshot.session_ids_in(folder))
-            return [self._row(snapshot, each, self.require_session(snapshot, each)) for each in ids]
-
-    def _row(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> SessionRow:
-        n_read, n_forgotten, names = self._source_names.get(session_id, (0, 0, {}))
-        if n_forgotten != item.n_forgotten:  # names may be gone
-            n_read, names = 0, {}
-        if n_read < item.n_sources:
-            sources = snapshot.sources(session_id, n_read)
-            new = {source.name: None for _, source in sources if not _is_forgotten(source)}
-            names = names | new  # a new dict: other threads may be reading the old one
-            self._source_names[session_id] = (item.n_sources, item.n_forgotten, names)
-        return SessionRow(
-            session_id=session_id,
-            name=item.name,
-            n_tokens=item.n_tokens,
-            n_sealed_tokens=item.n_sealed_tokens,
-            n_bytes=item.n_bytes,
-            n_sentences=item.n_sentences - item.n_forgotten,
-            n_turns=item.n_turns,
-            created_s=item.created_ms / 1000,
-            updated_s=item.updated_ms / 1000,
-            sources=tuple(names),
-            text_only=bool(item.flags & SessionFlags.TEXT_ONLY),
-            needs_tail=bool(item.flags & SessionFlags.NEEDS_TAIL),
-            pinned=bool(item.flags & SessionFlags.PINNED),
-            encrypted=bool(item.key_id),
-        )
+            return self._rows.all(snapshot, folder)
 
     def encrypted_sessions(self) -> list[int]:
         """See Store.encrypted_sessions. A session stays what it began as, and ids are not given out again."""
@@ -158,7 +130,7 @@ class Reading:
         with self._catalog.read() as snapshot:
             self.require_session(snapshot, session_id)
             sources = (item for _, item in snapshot.sources(session_id))
-            return [_source_row(session_id, item) for item in sources if not _is_forgotten(item)]
+            return [_source_row(session_id, item) for item in sources if not is_forgotten(item)]
 
     def source(self, session_id: int, name: str, digest: str) -> SourceRow | None:
         """See Store.source."""
@@ -260,9 +232,7 @@ class Reading:
         """See Store.chunks."""
         with self._catalog.read() as snapshot:
             self.require_session(snapshot, session_id)
-            sources = {
-                number: "" if _is_forgotten(item) else item.name for number, item in snapshot.sources(session_id)
-            }
+            sources = {number: "" if is_forgotten(item) else item.name for number, item in snapshot.sources(session_id)}
             return [
                 ChunkRow(
                     item.first_token,
@@ -302,10 +272,6 @@ def _items(snapshot: Snapshot) -> Iterator[SessionItem]:
 
 def _source_row(session_id: int, item: SourceItem) -> SourceRow:
     return SourceRow(session_id, item.name, item.digest, item.n_tokens, item.n_bytes, item.n_sentences, item.complete)
-
-
-def _is_forgotten(item: SourceItem) -> bool:
-    return not item.name and item.digest.startswith((FORGOTTEN_SOURCE, SEALED_NAME))
 
 
 def _require_span(field: str, lo: int, hi: int, end: int) -> None:

@@ -157,6 +157,17 @@ class Snapshot:
         body = self._get(SESSIONS, item_bytes.key_1(session_id))
         return None if body is None else item_bytes.unpack_session(body)
 
+    def session_bodies(self, folder: str | None) -> Iterator[tuple[int, bytes]]:
+        """All sessions, or those of one folder, by id, as their rows are: equal bytes are an equal row."""
+        if folder is None:
+            for key, body in self._scan(SESSIONS, item_bytes.key_1(0)):
+                yield item_bytes.numbers_of(key)[0], body
+            return
+        for session_id in sorted(self.session_ids_in(folder)):
+            found = self._get(SESSIONS, item_bytes.key_1(session_id))
+            if found is not None:
+                yield session_id, found
+
     def session_id(self, name: str) -> int | None:
         """The session of that name."""
         body = self._get(NAMES, name.encode("utf-8", "surrogatepass")) if name else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ def process(folder: Path, model: Path, *options: str) -> Iterator[tuple[subproce
     argv = [sys.executable, "-c", CODE, "serve", str(folder), "--model", str(model), "--port", "0", *options]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}) as made:
         assert made.stderr is not None
+        fcntl.fcntl(made.stderr, fcntl.F_SETPIPE_SZ, 1 << 20)  # a full pipe would hold back a service that logs
         for line in made.stderr:
             if line.startswith("livingkv: "):
                 break
