@@ -33,7 +33,9 @@ class CudaQueue:
 
     def buffer(self, n_bytes: int) -> Tensor:
         """See DeviceQueue."""
-        return torch.empty(n_bytes, dtype=torch.uint8, device=self._device)
+        memory = torch.empty(n_bytes, dtype=torch.uint8, device=self._device)
+        self._copies.wait_stream(torch.cuda.current_stream(self._device))  # who had that memory before may still use it
+        return memory
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """See DeviceQueue."""

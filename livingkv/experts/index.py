@@ -105,7 +105,7 @@ class ExpertIndex:
         """The cost of reading, over all experts. Takes a few microseconds for each."""
         n_runs = n_read = n_needed = n_in_place = n_experts = 0
         for key in self.experts():
-            runs = self.placement(key).runs
+            runs = self._place(key).runs  # not remembered: most experts are never asked for again
             n_experts += 1
             n_runs += len(runs)
             n_read += sum(run.block_hi - run.block_lo for run in runs)
@@ -121,7 +121,7 @@ class ExpertIndex:
 
     def _needed(self, key: ExpertKey) -> int:
         """The end of the last byte that is written in an expert's row."""
-        placement, slots = self.placement(key), self.layers[key.layer].slots
+        placement, slots = self._place(key), self.layers[key.layer].slots
         blocks = [run.direct_at + run.block_hi - run.block_lo for run in placement.runs if run.direct_at is not None]
         ends = [offset + slot.n_bytes for offset, slot in zip(placement.slot_offsets, slots, strict=True)]
         return max(blocks + ends)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,30 +16,26 @@ from typing import Any, Literal
 
 import torch
 
-from livingkv.errors import InputError, LivingKVError, ModelDamaged, ModelError, UnsupportedModel
-from livingkv.experts.arena import RowArena
-from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
+from livingkv.errors import InputError
+from livingkv.experts.arena import N_PASSING, RowArena
 from livingkv.experts.counts import StreamCounts
 from livingkv.experts.eviction import Eviction, LeastRecent, StableSubset
 from livingkv.experts.files import CheckpointFiles
-from livingkv.experts.formats import Format, PlainFormat, format_of
-from livingkv.experts.index import ExpertIndex, build_index
-from livingkv.experts.layout import rounded
-from livingkv.experts.lazy_weights import lazy_weights
-from livingkv.experts.names import expert_tensors
-from livingkv.experts.plugging import NAME, plug_in, register, without_experts
+from livingkv.experts.formats import Format, PlainFormat
+from livingkv.experts.index import ExpertIndex
+from livingkv.experts.network import fitted, load_network
+from livingkv.experts.plan import Plan, plan_of
+from livingkv.experts.plugging import plug_in
 from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource
-from livingkv.experts.skeleton import ExpertModule, causal_class, expert_modules, skeleton
 from livingkv.experts.source import Source
 from livingkv.experts.stage import DeviceStage, HostStage, Stage
 from livingkv.experts.stream import ExpertStream
-from livingkv.model_loading import first_line, has_tokenizer, load_tokenizer, quiet, read_config
+from livingkv.model_loading import has_tokenizer, load_tokenizer
 
 LOG = logging.getLogger("livingkv.experts")
 
 FORMATS: tuple[Format, ...] = (PlainFormat(),)
 N_DEVICE_BUFFERS = 4
-_LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError, ImportError)
 
 SourceOf = Callable[[ExpertIndex], Source]
 """Makes the source of an index."""
@@ -102,90 +99,18 @@ def load_streamed(
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
     UnsupportedModel, and InputError where not even one expert fits in ram_bytes.
     """
-    folder, device = Path(path), torch.device(device)
-    outer = read_config(folder)
-    if getattr(outer, "quantization_config", None) is not None:
-        raise UnsupportedModel(f"{folder}: its weights are quantized, and streaming knows none of that yet")
-    found, config = causal_class(outer)
-    checkpoint = read_checkpoint(folder)
-    dtype = dtype or config.dtype or outer.dtype or torch.get_default_dtype()
-    bare = skeleton(found, config, dtype)
-    modules = expert_modules(bare)
-    tensors = expert_tensors(checkpoint.tensors, bare, modules)
-    index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
-    forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
-    network = _load_network(folder, found, config, checkpoint, set(tensors), dtype, device, attention)
-    forms = _fitted(network, modules, forms, device)
-    made = _source(source, index, n_threads, piece_bytes)
-    try:
-        arena = _arena(index, config, ram_bytes - made.buffer_bytes, device)
-        stream = ExpertStream(index, made, arena, _stage(index, arena, device), forms)
-    except BaseException:
-        made.close()
-        raise
-    plug_in(network, [module.name for module in modules], stream)
-    tokenizer = load_tokenizer(folder) if has_tokenizer(folder) else None
-    return StreamedModel(network, tokenizer, index, stream)
-
-
-def _load_network(
-    folder: Path,
-    found: type,
-    config: Any,
-    checkpoint: Checkpoint,
-    experts: set[str],
-    dtype: torch.dtype,
-    device: torch.device,
-    attention: str | None,
-) -> Any:
-    from transformers import GenerationConfig
-
-    register()
-    files = CheckpointFiles(checkpoint, direct=False)
-    options: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
-    if attention is not None:
-        options["attn_implementation"] = attention
-    try:
-        with quiet():
-            network, info = without_experts(found).from_pretrained(  # type: ignore[attr-defined]
-                None,
-                config=config,
-                state_dict=lazy_weights(checkpoint, files, experts),
-                dtype=dtype,
-                experts_implementation=NAME,
-                output_loading_info=True,
-                **options,
-            )
-            if (folder / "generation_config.json").is_file():
-                network.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    except LivingKVError:
-        raise
-    except torch.cuda.OutOfMemoryError as error:
-        raise ModelError(f"{folder}: what is not experts does not fit on {device}; try the CPU") from error
-    except _LOAD_ERRORS as error:
-        raise ModelDamaged(f"{folder}: its weights cannot be loaded ({first_line(error)})") from error
-    finally:
-        files.close()
-    lacking = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
-    if lacking:
-        raise ModelDamaged(f"{folder}: {len(lacking)} tensors are missing or misshapen, the first is {lacking[0]}")
-    return network.requires_grad_(False)
-
-
-def _fitted(
-    network: Any, modules: list[ExpertModule], forms: tuple[Format, ...], device: torch.device
-) -> tuple[Format, ...]:
-    """Every layer's format for its experts module; layers of one kind share it."""
-    known: dict[tuple[object, ...], Format] = {}
-    found = []
-    for module, form in zip(modules, forms, strict=True):
-        live = network.get_submodule(module.name)
-        kind = (type(live), form, tuple(sorted(module.parameters.items())))
-        if kind not in known:
-            with torch.no_grad():
-                known[kind] = form.fitted(live, module.parameters, device)
-        found.append(known[kind])
-    return tuple(found)
+    with ExitStack() as undo:
+        plan = plan_of(Path(path), dtype, torch.device(device), formats)
+        made = _source(source, plan.index, n_threads, piece_bytes)
+        undo.callback(made.close)
+        arena = _arena(plan, ram_bytes - made.buffer_bytes)
+        undo.callback(arena.close)
+        network = load_network(plan, attention)
+        stream = ExpertStream(plan.index, made, arena, _stage(plan, arena), fitted(network, plan))
+        plug_in(network, [module.name for module in plan.modules], stream)
+        tokenizer = load_tokenizer(plan.folder) if has_tokenizer(plan.folder) else None
+        undo.pop_all()
+    return StreamedModel(network, tokenizer, plan.index, stream)
 
 
 def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_bytes: int) -> Source:
@@ -201,13 +126,14 @@ def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_by
         raise
 
 
-def _arena(index: ExpertIndex, config: Any, budget_bytes: int, device: torch.device) -> RowArena:
+def _arena(plan: Plan, budget_bytes: int) -> RowArena:
+    index = plan.index
     n_experts = sum(layer.n_experts for layer in index.layers)
     n_rows = min(n_experts, budget_bytes // index.row_bytes)
     if n_rows < 1:
         least = index.row_bytes
         raise InputError("ram_bytes", f"{budget_bytes} after buffers", f"one expert takes {least}: give more")
-    lap = len(index.layers) * _experts_per_token(config, index)
+    lap = len(index.layers) * _experts_per_token(plan.config, index)
 
     def rule(n_kept: int) -> Eviction:
         if n_kept >= min(lap, n_experts):
@@ -215,26 +141,24 @@ def _arena(index: ExpertIndex, config: Any, budget_bytes: int, device: torch.dev
         LOG.warning(
             "one token needs %d experts (%.2f GB) and %d can be kept: the same few stay in RAM, the rest is read for "
             "every token; %.2f GB of RAM would hold what a token needs",
-            *(lap, lap * index.row_bytes / 1e9, n_kept, rounded(lap + 4, 1) * index.row_bytes / 1e9),
+            *(lap, lap * index.row_bytes / 1e9, n_kept, (lap + N_PASSING) * index.row_bytes / 1e9),
         )
         return StableSubset()
 
     register_memory = None
-    if device.type == "cuda":
+    if plan.device.type == "cuda":
         from livingkv.tiers.pinning import pin_for_cuda
 
         register_memory = pin_for_cuda
     return RowArena(n_rows, index.row_bytes, n_needed=n_experts, eviction=rule, register=register_memory)
 
 
-def _stage(index: ExpertIndex, arena: RowArena, device: torch.device) -> Stage:
-    if device.type == "cpu":
-        return HostStage(index)
-    if device.type != "cuda":
-        raise InputError("device", device, "cpu and cuda are allowed")
+def _stage(plan: Plan, arena: RowArena) -> Stage:
+    if plan.device.type == "cpu":
+        return HostStage(plan.index)
     from livingkv.experts.cuda_queue import CudaQueue
 
-    return DeviceStage(index, arena, CudaQueue(device), N_DEVICE_BUFFERS)
+    return DeviceStage(plan.index, arena, CudaQueue(plan.device), N_DEVICE_BUFFERS)
 
 
 def _experts_per_token(config: Any, index: ExpertIndex) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from random import Random
+from time import sleep
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from livingkv.experts import EmulatedSource, ExpertIndex, Source, load_streamed
+from livingkv.experts import Asked, EmulatedSource, ExpertIndex, ExpertKey, Source, load_streamed
+from livingkv.experts.arena import RowState
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.pread_source import PreadSource
 from tests.experts.conftest import MadeOf
@@ -115,6 +119,47 @@ def test_equal_in_another_type_than_the_stored_one(checkpoint_of: MadeOf) -> Non
     expected = answers(plain_network(folder, torch.float32))
     with load_streamed(folder, ram_bytes=1 << 20, dtype=torch.float32) as streamed:
         assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+
+
+@pytest.mark.parametrize("n_rows", [2, 7, 11])
+def test_equal_in_whatever_order_reads_are_done(checkpoint_of: MadeOf, n_rows: int) -> None:
+    delays = Random(n_rows)
+
+    def preadv(descriptor: int, targets: list[memoryview], offset: int) -> int:
+        sleep(delays.random() * 0.002)
+        return os.preadv(descriptor, targets, offset)
+
+    def shuffled(index: ExpertIndex) -> Source:
+        return PreadSource(index, CheckpointFiles(index.checkpoint, direct=True, preadv=preadv), 5, 4096)
+
+    folder = checkpoint_of("mixtral")
+    expected = answers(plain_network(folder))
+    with load_streamed(folder, ram_bytes=budget(8192, n_rows, 5), source=shuffled) as streamed:
+        assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+        assert streamed.check() == []
+
+
+def test_equal_where_somebody_reads_ahead(checkpoint_of: MadeOf) -> None:
+    """What is read before it is needed is found, in whatever state, and is never read twice."""
+    folder = checkpoint_of("qwen3_moe")
+    expected = answers(plain_network(folder))
+    with load_streamed(folder, ram_bytes=1 << 20) as streamed:
+        stream = streamed.stream
+
+        def read_ahead(asked: Asked) -> None:
+            for expert in range(N_EXPERTS):
+                key = ExpertKey((asked.layer + 1) % N_LAYERS, expert)
+                if stream.arena.state(key) is RowState.EMPTY:
+                    row = stream.arena.take(key, 1)
+                    assert row is not None
+                    stream.ask(key, row)
+                    stream.arena.release(row)
+
+        stream.on_asked = read_ahead
+        assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+        counts = streamed.counts()
+        assert counts.source.n_experts == N_LAYERS * N_EXPERTS
+        assert [layer.n_misses for layer in counts.layers[1:]] == [0, 0] and streamed.check() == []
 
 
 def test_each_expert_is_read_once_in_a_pass_and_one_arrives_after_the_other(checkpoint_of: MadeOf) -> None:

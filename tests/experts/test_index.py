@@ -12,15 +12,13 @@ from safetensors.torch import load_file, save_file
 
 from livingkv.errors import ModelDamaged, UnsupportedModel
 from livingkv.experts.arena import Row
-from livingkv.experts.checkpoint import read_checkpoint
 from livingkv.experts.files import CheckpointFiles
-from livingkv.experts.index import ExpertIndex, build_index
+from livingkv.experts.formats import PlainFormat
+from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey, PartName
-from livingkv.experts.names import expert_tensors
+from livingkv.experts.plan import plan_of
 from livingkv.experts.pread_source import PreadSource
-from livingkv.experts.skeleton import causal_class, expert_modules, skeleton
 from livingkv.experts.stage import row_views
-from livingkv.model_loading import read_config
 from livingkv.tiers.arena import Arena
 from tests.experts.conftest import MadeOf
 from tests.experts.tiny_moe import FAMILIES, N_EXPERTS, plain_network
@@ -28,11 +26,8 @@ from tests.experts.tiny_moe import FAMILIES, N_EXPERTS, plain_network
 
 def index_of(folder: Path, *, for_device: bool = False) -> ExpertIndex:
     """The index of a checkpoint, without a network."""
-    found, config = causal_class(read_config(folder))
-    bare = skeleton(found, config, torch.float32)
-    modules = expert_modules(bare)
-    checkpoint = read_checkpoint(folder)
-    return build_index(checkpoint, modules, expert_tensors(checkpoint.tensors, bare, modules), for_device=for_device)
+    device = torch.device("cuda" if for_device else "cpu")
+    return plan_of(folder, torch.float32, device, (PlainFormat(),)).index
 
 
 def read_all(index: ExpertIndex, *, piece_bytes: int = 4096) -> dict[ExpertKey, dict[str, torch.Tensor]]:

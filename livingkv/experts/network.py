@@ -1,0 +1,79 @@
+"""The network of a streamed model: all of it but its experts, through transformers' own loader.
+
+Knows transformers' loader and its errors; refuses to know sources and rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from livingkv.errors import LivingKVError, ModelDamaged, ModelError
+from livingkv.experts.files import CheckpointFiles
+from livingkv.experts.formats import Format
+from livingkv.experts.lazy_weights import LazyTensor, lazy_weights
+from livingkv.experts.plan import Plan
+from livingkv.experts.plugging import NAME, register, without_experts
+from livingkv.model_loading import first_line, quiet
+
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError, ImportError)
+
+
+def load_network(plan: Plan, attention: str | None) -> Any:
+    """The network in eval mode, on its device, its experts without weights. Blocks while the rest is read.
+
+    Raises ModelDamaged where weights are missing or misshapen, ExpertReadError where they cannot be read.
+    """
+    files = CheckpointFiles(plan.index.checkpoint, direct=False)
+    try:
+        network, info = _from_pretrained(plan, lazy_weights(plan.index.checkpoint, files, plan.tensors), attention)
+    except LivingKVError:
+        raise
+    except torch.cuda.OutOfMemoryError as error:
+        raise ModelError(f"{plan.folder}: what is not experts does not fit on {plan.device}; try the CPU") from error
+    except _LOAD_ERRORS as error:
+        raise ModelDamaged(f"{plan.folder}: its weights cannot be loaded ({first_line(error)})") from error
+    finally:
+        files.close()
+    lacking = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if lacking:
+        what = f"{len(lacking)} tensors are missing or misshapen, the first is {lacking[0]}"
+        raise ModelDamaged(f"{plan.folder}: {what}")
+    return network.requires_grad_(False)
+
+
+def _from_pretrained(plan: Plan, weights: dict[str, LazyTensor], attention: str | None) -> tuple[Any, dict[str, Any]]:
+    from transformers import GenerationConfig
+
+    register()
+    options: dict[str, Any] = {} if plan.device.type == "cpu" else {"device_map": {"": plan.device}}
+    if attention is not None:
+        options["attn_implementation"] = attention
+    with quiet():
+        network, info = without_experts(plan.found).from_pretrained(  # type: ignore[attr-defined]
+            None,
+            config=plan.config,
+            state_dict=weights,
+            dtype=plan.dtype,
+            experts_implementation=NAME,
+            output_loading_info=True,
+            **options,
+        )
+        if (plan.folder / "generation_config.json").is_file():
+            network.generation_config = GenerationConfig.from_pretrained(plan.folder, local_files_only=True)
+    return network, info
+
+
+def fitted(network: Any, plan: Plan) -> tuple[Format, ...]:
+    """Every layer's format for its experts module; layers of one kind share it. Raises UnsupportedModel."""
+    known: dict[tuple[object, ...], Format] = {}
+    found = []
+    for module, form in zip(plan.modules, plan.formats, strict=True):
+        live = network.get_submodule(module.name)
+        kind = (type(live), form, tuple(sorted(module.parameters.items())))
+        if kind not in known:
+            with torch.no_grad():
+                known[kind] = form.fitted(live, module.parameters, plan.device)
+        found.append(known[kind])
+    return tuple(found)
