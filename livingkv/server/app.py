@@ -22,6 +22,8 @@ from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
 from livingkv.server.keys import KeyRing
 from livingkv.server.openai_routes import caller_of, openai_routes
+from livingkv.server.page.access import PageAccess
+from livingkv.server.page.routes import page_routes
 from livingkv.server.service import Service
 
 
@@ -30,7 +32,9 @@ def create_app(service: Service) -> FastAPI:
     cannot be read or has no key."""
     keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
+    access = PageAccess(keys)
     app.include_router(openai_routes(service))
+    app.include_router(page_routes(service, access))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(LivingKVError, _refused)
@@ -45,7 +49,7 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
             expose_headers=["X-Session-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys)  # the last one added stands outermost
+    app.add_middleware(Guard, options=options, keys=keys, page=access)  # the last one added stands outermost
     return app
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -22,10 +22,14 @@ from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
 
+if TYPE_CHECKING:
+    from livingkv.server.page.access import PageAccess
+
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
 _BODY_S = 30.0
 _PREFLIGHTS = "preflights"
+_VISITORS = "visitors"
 """For whom their rate is kept; neither a key's id nor a tenant without one."""
 
 
@@ -48,12 +52,14 @@ class Caller:
 
 
 class Guard:
-    """ASGI middleware; puts a `Caller` into the request's state."""
+    """ASGI middleware; puts a `Caller` into the request's state. Visitors of the page come with a cookie instead of a
+    key: who they are and what they may is for the page."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None) -> None:
+    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None, page: PageAccess) -> None:
         self._app = app
         self._options = options
         self._keys = keys
+        self._page = page
         self._rate = None if options.requests_per_minute is None else Rate(options.requests_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,18 +92,29 @@ class Guard:
         self._check_host(headers)
         self._check_origin(headers)
         caller = Caller(DEFAULT_TENANT)
-        if self._is_preflight(scope, headers):
+        is_page = self._page.covers(scope["path"])
+        if is_page:
+            self._take_page(headers)
+        elif self._is_preflight(scope, headers):
             if self._rate is not None:
                 self._rate.take(_PREFLIGHTS)
         elif scope["path"] not in OPEN_PATHS:
             caller = self._caller(headers)
             if self._rate is not None:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
-        scope.setdefault("state", {})["caller"] = caller
+        if not is_page:
+            scope.setdefault("state", {})["caller"] = caller
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            _check_type(headers)
+            if not is_page:
+                _check_type(headers)
             receive = await self._whole_body(headers, receive)
         await self._app(scope, receive, send)
+
+    def _take_page(self, headers: Headers) -> None:
+        """Count a visitor's request; those of visitors without a key are counted together."""
+        if self._rate is not None:
+            caller = self._page.caller(headers)
+            self._rate.take(_VISITORS if caller is None else caller.key.key_id if caller.key else caller.tenant)
 
     def _check_host(self, headers: Headers) -> None:
         """On loopback a foreign Host means that a web page had its own name point here (DNS rebinding)."""
