@@ -94,7 +94,7 @@ class Guard:
         caller = Caller(DEFAULT_TENANT)
         is_page = self._page.covers(scope["path"])
         if is_page:
-            self._take_page(headers)
+            self._take_visitor(scope["path"], headers)
         elif self._is_preflight(scope, headers):
             if self._rate is not None:
                 self._rate.take(_PREFLIGHTS)
@@ -110,9 +110,9 @@ class Guard:
             receive = await self._whole_body(headers, receive)
         await self._app(scope, receive, send)
 
-    def _take_page(self, headers: Headers) -> None:
-        """Count a visitor's request; those of visitors without a key are counted together."""
-        if self._rate is not None:
+    def _take_visitor(self, path: str, headers: Headers) -> None:
+        """Count a visitor's request, but for the files of the page; visitors without a key are counted together."""
+        if self._rate is not None and not path.startswith("/static/"):
             caller = self._page.caller(headers)
             self._rate.take(_VISITORS if caller is None else caller.key.key_id if caller.key else caller.tenant)
 

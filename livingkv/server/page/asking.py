@@ -27,8 +27,15 @@ async def ask(visit: Visit) -> Response:
     answer = None
     if visit.request.method == "POST":
         answer = await visit.inside.post("/v1/memory/ask", _asked(visit))
-    asked = {name: visit.said(name) for name in ("q", "session", "mode")}
-    return visit.html("ask.html", **asked, answer=answer, modes=MODES, max_tokens=visit.said("max_tokens", "128"))
+    return visit.html(
+        "ask.html",
+        question=visit.said("q"),
+        session=visit.said("session"),
+        mode=visit.said("mode", "auto"),
+        max_tokens=visit.said("max_tokens", "128"),
+        answer=answer,
+        modes=MODES,
+    )
 
 
 async def ask_stream(visit: Visit) -> Response:
@@ -57,7 +64,7 @@ async def _events(visit: Visit, reply: Reply) -> AsyncGenerator[bytes, None]:
                 yield _event("done", {"html": visit.text("_answer.html", answer=told)})
             elif name == "error":
                 message = told.get("error", told).get("message", "the service failed")
-                yield _event("failed", {"html": visit.text("_problem.html", message=message, status=500)})
+                yield _event("failed", {"html": visit.text("_problem.html", message=message)})
             else:
                 yield sse.KEEPALIVE
 

@@ -85,9 +85,7 @@ async def export(visit: Visit) -> Response:
     if visit.said("decrypt") == "yes":
         asked["decrypt"] = "true"
     reply = await visit.inside.open("GET", f"{_route(visit)}/export", asked)
-    named = {
-        name: value for name, value in reply.headers.items() if name in ("content-length", "content-disposition")
-    }
+    named = {name: value for name, value in reply.headers.items() if name in ("content-length", "content-disposition")}
     named.setdefault("content-disposition", f"attachment; filename*=UTF-8''{quote(visit.said('name'))}.lkv-session")
     return StreamingResponse(reply.chunks, media_type="application/octet-stream", headers={**PAGE_HEADERS, **named})
 

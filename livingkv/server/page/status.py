@@ -37,7 +37,7 @@ async def _sampled(visit: Visit) -> Json:
             when_s=time.time(),
             device_bytes=int(tiers.get("device_bytes") or 0),
             ram_bytes=int(tiers.get("ram_bytes") or 0),
-            disk_bytes=int(stats.get("size_bytes") or 0),
+            disk_bytes=int(stats.get("bytes") or 0),
             n_hits=int(tiers.get("n_hits") or 0),
             n_misses=int(tiers.get("n_misses") or 0),
         ),

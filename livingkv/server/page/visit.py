@@ -22,6 +22,7 @@ from livingkv.server.page.access import (
     CSRF_FIELD,
     CSRF_HEADER,
     LOGIN,
+    STATIC,
     PageAccess,
     new_visit_id,
     visit_id_of,
@@ -183,7 +184,7 @@ class Pages:
                 response = await handler(visit)
             except (ApiError, LivingKVError) as error:
                 response = told(visit, error if isinstance(error, ApiError) else api_error(error))
-        if known is None and "set-cookie" not in response.headers:
+        if known is None and "set-cookie" not in response.headers and not request.url.path.startswith(STATIC):
             visit.set_cookie(response, visit.visit_id)
         return response
 
@@ -191,7 +192,7 @@ class Pages:
 def told(visit: Visit, error: ApiError) -> Response:
     """A page, or a part of one, that says what is wrong."""
     template = "_problem.html" if visit.is_part else "problem.html"
-    response = visit.html(template, error.status, message=str(error), status=error.status)
+    response = visit.html(template, error.status, message=str(error), code=error.status)
     response.headers.update(error.headers())
     return response
 

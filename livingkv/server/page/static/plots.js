@@ -12,30 +12,47 @@
   };
   const count = (n) => (n == null ? "–" : n.toLocaleString("en"));
   const ms = (n) => (n == null ? "–" : `${n.toFixed(1)} ms`);
+  const clock = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleTimeString("en-GB"));
   const wanted = [
     { id: "plot-bytes", columns: [0, 1, 2, 3], names: ["Device", "RAM", "Disk"], show: size, from: "samples" },
     { id: "plot-hits", columns: [0, 4, 5], names: ["Hits", "Misses"], show: count, from: "samples" },
     { id: "plot-restores", columns: [0, 1], names: ["Restore"], show: ms, from: "restores", dots: true },
   ];
-  let plots = [], last = null;
+  const plots = new Map();
+  let last = null;
 
-  function draw(data) {
-    for (const plot of plots) plot.destroy();
-    const [text, grid] = [style("--soft"), style("--line")];
-    const colours = [style("--plot-1"), style("--plot-2"), style("--plot-3")];
-    plots = wanted.map((each) => {
-      const target = document.getElementById(each.id);
-      const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-      return new uPlot({
-        width: target.clientWidth, height: 190,
-        axes: [axis, { ...axis, size: 74, values: (_, ticks) => ticks.map(each.show) }],
-        scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
-        series: [{}, ...each.names.map((label, n) => ({
-          label, stroke: colours[n], width: each.dots ? 0 : 2, value: (_, value) => each.show(value),
-          points: { show: each.dots || data[each.from][0].length < 3, size: 7, fill: colours[n] },
-        }))],
-      }, each.columns.map((n) => data[each.from][n]), target);
-    });
+  function made(each, columns, target) {
+    const grid = { stroke: style("--line"), width: 1 };
+    const axis = { stroke: style("--soft"), grid, ticks: grid };
+    return new uPlot({
+      width: target.clientWidth, height: 190,
+      axes: [
+        { ...axis, space: 70, values: (_, ticks) => ticks.map(clock) },
+        { ...axis, size: 70, values: (_, ticks) => ticks.map(each.show) },
+      ],
+      scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
+      series: [{ label: "Time", value: (_, value) => clock(value) }, ...each.names.map((label, n) => ({
+        label, stroke: style(`--plot-${n + 1}`), width: each.dots ? 0 : 2, value: (_, value) => each.show(value),
+        points: { show: each.dots || undefined, size: 7, fill: style(`--plot-${n + 1}`) },
+      }))],
+    }, columns, target);
+  }
+
+  function show(data) {
+    last = data;
+    document.getElementById("no-restores").hidden = data.restores[0].length > 0;
+    for (const each of wanted) {
+      const columns = each.columns.map((n) => data[each.from][n]);
+      if (!columns[0].length) continue;
+      if (plots.has(each.id)) plots.get(each.id).setData(columns);
+      else plots.set(each.id, made(each, columns, document.getElementById(each.id)));
+    }
+  }
+
+  function again() {
+    plots.forEach((plot) => plot.destroy());
+    plots.clear();
+    if (last) show(last);
   }
 
   async function refresh() {
@@ -43,22 +60,18 @@
     try {
       const response = await fetch(box.dataset.series);
       if (!response.ok) throw new Error(String(response.status));
-      const data = await response.json();
-      const isFirst = last === null;
-      last = data;
-      note.textContent = data.restores[0].length ? "" : "No session was restored from this page yet.";
-      if (isFirst) draw(data);
-      else plots.forEach((plot, n) => plot.setData(wanted[n].columns.map((c) => data[wanted[n].from][c])));
+      show(await response.json());
+      note.textContent = "";
     } catch {
       note.textContent = "The service does not answer.";
     }
   }
 
   addEventListener("resize", () => {
-    plots.forEach((plot, n) => plot.setSize({ width: document.getElementById(wanted[n].id).clientWidth, height: 190 }));
+    plots.forEach((plot, id) => plot.setSize({ width: document.getElementById(id).clientWidth, height: 190 }));
   });
-  document.addEventListener("themed", () => last && draw(last));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => last && draw(last));
+  document.addEventListener("themed", again);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   refresh();
   setInterval(refresh, 2000);
 })();
