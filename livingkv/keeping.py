@@ -109,17 +109,20 @@ class Keeping:
         self._home.index.remake()
         return _forgotten(receipt, deep=deep)
 
-    def prune(self, *, session: str | None = None, keep: int | None = None, below: float | None = None) -> Forgotten:
-        """Forget the coldest sentences of one session, or of all that are not pinned; their text goes to the store's
-        archive first. The receipt is that of `forget`: store and index are done when it is returned.
+    def prune(
+        self, *, session: str | Iterable[str] | None = None, keep: int | None = None, below: float | None = None
+    ) -> Forgotten:
+        """Forget the coldest sentences of one session or several, or of all that are not pinned; their text goes to the
+        store's archive first. The receipt is that of `forget`: store and index are done when it is returned.
 
         keep: how many sentences stay, the most and latest recalled. below: those of less weight than this go.
         Raises InputError unless exactly one of them is given, SessionNotFound, StoreFull or StoreError.
         """
         store = self._home.writable_store()
-        session_id = None if session is None else store.session(session).session_id
+        named = [session] if isinstance(session, str) else session
+        session_ids = None if named is None else [store.session(name).session_id for name in named]
         self._home.let_go()
-        receipt = store.prune(session_id, keep=keep, below=below)
+        receipt = store.prune(session_ids, keep=keep, below=below)
         self._home.let_go()
         self._home.index.remake()
         return _forgotten(receipt, deep=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
 
 from fastapi import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -16,6 +15,7 @@ from livingkv.server import sse
 from livingkv.server.api_errors import ApiError
 from livingkv.server.events import Began, Done, Event, Failed, Wrote
 from livingkv.server.replies import ChatAnswer, CompletionAnswer, shown_session
+from livingkv.server.request_headers import shown_name
 
 KEEPALIVE_S = 10.0
 POLL_S = 0.2
@@ -103,9 +103,4 @@ async def _lines(
 
 def _headers(session: str | None) -> dict[str, str]:
     shown = shown_session(session)
-    return {} if shown is None else {"X-Session-Id": _header_safe(shown)}
-
-
-def _header_safe(name: Any) -> str:
-    """A name in a header: Latin-1 is all that fits; what does not is written as an escape."""
-    return str(name).encode("latin-1", "backslashreplace").decode("latin-1")
+    return {} if shown is None else {"X-Session-Id": shown_name(shown)}

@@ -82,6 +82,12 @@ def queue_full() -> ApiError:
     return ApiError(429, "too many requests are waiting: try again", code="queue_full", retry_after_s=RETRY_AFTER_S)
 
 
+def session_busy() -> ApiError:
+    """A job writes to the session, or is about to."""
+    told = "a job writes to this session, or is about to: wait for it, or cancel it"
+    return ApiError(409, told, code="session_busy", retry_after_s=RETRY_AFTER_S)
+
+
 def not_ready(why: str) -> ApiError:
     """The service cannot take requests now."""
     return ApiError(503, why, code="not_ready", retry_after_s=RETRY_AFTER_S)

@@ -20,6 +20,7 @@ from livingkv.server.api_errors import ApiError, api_error
 from livingkv.server.counters import CONTENT_TYPE
 from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
+from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.page.access import PageAccess
@@ -34,6 +35,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     access = PageAccess(keys)
     app.include_router(openai_routes(service))
+    app.include_router(job_routes(service))
     app.include_router(page_routes(service, access))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
@@ -49,7 +51,9 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
             expose_headers=["X-Session-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys, page=access)  # the last one added stands outermost
+    app.add_middleware(
+        Guard, options=options, keys=keys, counters=service.counters, page=access
+    )  # the last one added stands outermost
     return app
 
 

@@ -21,6 +21,11 @@ class Counters:
         self.turns = self._counter("turns", "Turns that were committed")
         self.cancelled = self._counter("cancelled", "Requests that were given up by their client")
         self.failed = self._counter("failed", "Requests that failed by a fault of the service")
+        self.uploads_refused = self._counter(
+            "uploads_refused", "Bodies that were refused because too many came at once"
+        )
+        self.uploads = Gauge("livingkv_uploads", "Bodies that are being received", registry=self.registry)
+        self.upload_bytes = Gauge("livingkv_upload_bytes", "Bytes received of them", registry=self.registry)
         self.waiting = Gauge("livingkv_waiting", "Requests that wait for the model", registry=self.registry)
         self.running = Gauge("livingkv_running", "Requests that the model works on", registry=self.registry)
 

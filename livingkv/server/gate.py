@@ -22,6 +22,11 @@ class Gate:
         """Nobody is inside."""
         return not (self._n_inside or self._is_alone)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Somebody waits to be alone: `step_out` lets them in."""
+        return self._n_wanting > 0
+
     def enter(self, undo: ExitStack, *, alone: bool = False) -> Generator[None, None, None]:
         """Wait until one may come in, and leave when `undo` is unwound."""
         with self._wanting(alone):

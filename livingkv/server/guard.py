@@ -6,9 +6,11 @@ Knows HTTP as ASGI has it; knows no route's body. Logs method, path, status and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,21 +18,23 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from livingkv.server.api_errors import ApiError, internal, without_values
+from livingkv.server.api_errors import ApiError, internal, not_ready, without_values
+from livingkv.server.counters import Counters
 from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.server.receiving import Receiving
+from livingkv.server.request_headers import check_headers
+from livingkv.server.uploads import Upload, counted, upload_of
 
 if TYPE_CHECKING:
     from livingkv.server.page.access import PageAccess
 
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
-_BODY_S = 30.0
-_PREFLIGHTS = "preflights"
 _VISITORS = "visitors"
-"""For whom their rate is kept; neither a key's id nor a tenant without one."""
+"""For whom the rate of visitors without a key is kept; no key's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,17 @@ class Guard:
     """ASGI middleware; puts a `Caller` into the request's state. Visitors of the page come with a cookie instead of a
     key: who they are and what they may is for the page."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None, page: PageAccess) -> None:
+    def __init__(
+        self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None, counters: Counters, page: PageAccess
+    ) -> None:
         self._app = app
         self._options = options
         self._keys = keys
         self._page = page
-        self._rate = None if options.requests_per_minute is None else Rate(options.requests_per_minute)
+        self._receiving = Receiving(options, counters)
+        self._rate = self._preflights = None
+        if options.requests_per_minute is not None:
+            self._rate, self._preflights = Rate(options.requests_per_minute), Rate(options.requests_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -79,6 +88,10 @@ class Guard:
                 await self._pass(scope, receive, noted)
             except ApiError as error:
                 await self._refuse(error, scope, noted)
+            except asyncio.CancelledError:  # only a service that stops cancels requests: this one ends here
+                if status == 499:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await self._refuse(not_ready("the service is stopping"), scope, noted)
             except Exception as error:  # the edge of a request: told without any content, and recorded
                 LOG.error("a request failed", exc_info=without_values(error))
                 if status == 499:
@@ -89,6 +102,7 @@ class Guard:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
+        check_headers(headers)
         self._check_host(headers)
         self._check_origin(headers)
         caller = Caller(DEFAULT_TENANT)
@@ -96,8 +110,8 @@ class Guard:
         if is_page:
             self._take_visitor(scope["path"], headers)
         elif self._is_preflight(scope, headers):
-            if self._rate is not None:
-                self._rate.take(_PREFLIGHTS)
+            if self._preflights is not None:
+                self._preflights.take(_address(scope))
         elif scope["path"] not in OPEN_PATHS:
             caller = self._caller(headers)
             if self._rate is not None:
@@ -105,9 +119,9 @@ class Guard:
         if not is_page:
             scope.setdefault("state", {})["caller"] = caller
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            if not is_page:
-                _check_type(headers)
-            receive = await self._whole_body(headers, receive)
+            upload = upload_of(scope["path"], self._options)
+            _check_type(headers, upload.kinds)
+            receive = await self._received(headers, receive, upload)
         await self._app(scope, receive, send)
 
     def _take_visitor(self, path: str, headers: Headers) -> None:
@@ -145,30 +159,12 @@ class Guard:
             raise ApiError(401, "a valid API key is needed: Authorization: Bearer lkv_...", code="invalid_api_key")
         return Caller(key.tenant, key)
 
-    async def _whole_body(self, headers: Headers, receive: Receive) -> Receive:
-        """Read the body, within the limit; what comes after it, the disconnect, is passed on."""
-        limit = self._options.max_body_bytes
-        said = headers.get("content-length", "0")
-        if said.isdecimal() and int(said) > limit:
-            raise _too_large(limit)
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_S):
-                while True:
-                    message = await receive()
-                    body += message.get("body", b"")
-                    if len(body) > limit:
-                        raise _too_large(limit)
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError as error:
-            raise ApiError(408, f"the body did not come within {_BODY_S:.0f} s", code="timeout") from error
-        waiting: list[Message] = [message if message["type"] != "http.request" else _request(bytes(body))]
-
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
-
-        return replay
+    async def _received(self, headers: Headers, receive: Receive, upload: Upload) -> Receive:
+        """Read the body, within the limit, or let it pass as it comes; what comes after it, the disconnect, is passed
+        on."""
+        if upload.is_streamed:
+            return counted(headers, receive, upload.max_bytes)
+        return await self._receiving.whole(headers, receive, upload.max_bytes)
 
     async def _refuse(self, error: ApiError, scope: Scope, send: Send) -> None:
         """Answer with an error, which a page that is allowed may read."""
@@ -183,20 +179,18 @@ class Guard:
         await send({"type": "http.response.body", "body": body})
 
 
-def _request(body: bytes) -> Message:
-    return {"type": "http.request", "body": body, "more_body": False}
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"a body of at most {limit} bytes is allowed", code="body_too_large")
-
-
-def _check_type(headers: Headers) -> None:
+def _check_type(headers: Headers, kinds: Sequence[str]) -> None:
     """A web page of another origin cannot send JSON as such without asking first."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if has_body and kind != "application/json":
-        raise ApiError(415, "Content-Type: application/json is needed", code="content_type")
+    if has_body and kind not in kinds:
+        raise ApiError(415, f"Content-Type: {' or '.join(kinds)} is needed", code="content_type")
+
+
+def _address(scope: Scope) -> str:
+    """Where a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _host_of(header: str) -> str:

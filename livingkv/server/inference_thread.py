@@ -68,9 +68,9 @@ class Job:
 
 
 class InferenceThread:
-    """Runs `prepare`, then jobs until `stop`, then `finish`, all on one thread. `idle` is called after `idle_s` without
-    a job. Where one of the three raises, `phase` is FAILED and `error` says why; jobs are closed and `finish` is called
-    all the same, and no job is taken any more."""
+    """Runs `prepare`, then `ready`, once jobs are taken, then jobs until `stop`, then `finish`, all on one thread.
+    `idle` is called after `idle_s` without a job. Where one of them raises, `phase` is FAILED and `error` says why;
+    jobs are closed and `finish` is called all the same, and no job is taken any more."""
 
     def __init__(
         self,
@@ -79,13 +79,14 @@ class InferenceThread:
         finish: Callable[[], None],
         counters: Counters,
         *,
+        ready: Callable[[], None] = lambda: None,
         n_waiting: int,
         n_side_by_side: int,
         idle_s: float,
     ) -> None:
         self.phase = Phase.STARTING
         self.error: Exception | None = None
-        self._prepare, self._idle, self._finish = prepare, idle, finish
+        self._prepare, self._idle, self._finish, self._ready = prepare, idle, finish, ready
         self._counters = counters
         self._waiting: queue.Queue[Job | None] = queue.Queue()
         self._n_waiting = n_waiting
@@ -153,6 +154,8 @@ class InferenceThread:
         with self._gate:
             if self.phase is Phase.STARTING:
                 self.phase = Phase.READY
+        if self.phase is Phase.READY:
+            self._ready()
         while self.phase is Phase.READY:
             self._round()
 

@@ -13,6 +13,9 @@ from livingkv.server.api_errors import ApiError
 from livingkv.server.options import ServerOptions
 from livingkv.server.tenants import Tenant
 
+_REMEMBERED = 1024
+"""So many names are kept before those that count no more are dropped."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
@@ -41,14 +44,15 @@ class TurnLimits:
 
     def check_sessions(self, tenant: Tenant) -> None:
         """Raise ApiError where the tenant may not have one more session."""
-        if len(tenant.conversations) >= self.max_sessions:
+        n_sessions = tenant.home.store().n_sessions if tenant.home.has_store else 0
+        if n_sessions >= self.max_sessions:
             raise ApiError(507, f"{self.max_sessions} sessions are stored: forget some", code="too_many_sessions")
 
-    def check_bytes(self, tenant: Tenant) -> None:
-        """Raise ApiError where the tenant may not store more."""
-        if self.max_tenant_bytes is not None and tenant.home.has_store:
-            size = tenant.home.store().stats().size_bytes
-            if size >= self.max_tenant_bytes:
+    def check_bytes(self, tenant: Tenant, n_more: int = 0) -> None:
+        """Raise ApiError where the tenant may not store more, or not `n_more` bytes."""
+        if self.max_tenant_bytes is not None:
+            size = tenant.home.store().size_bytes if tenant.home.has_store else 0
+            if size + n_more >= self.max_tenant_bytes:
                 allowed = f"{size} bytes are stored and {self.max_tenant_bytes} are allowed: forget some sessions"
                 raise ApiError(507, allowed, code="tenant_full")
 
@@ -60,6 +64,10 @@ class Rate:
         self._per_minute = per_minute
         self._now = now
         self._spent: dict[str, tuple[float, float]] = {}  # requests that count still, and when that was so
+        self._next_look = _REMEMBERED
+
+    def __len__(self) -> int:
+        return len(self._spent)
 
     def take(self, name: str) -> None:
         """Count a request. Raises ApiError where it is one too many."""
@@ -71,3 +79,6 @@ class Rate:
             told = f"{self._per_minute} requests a minute are allowed: try again"
             raise ApiError(429, told, code="rate_limit_exceeded", retry_after_s=wait)
         self._spent[name] = (spent + 1, now)
+        if len(self._spent) > self._next_look:
+            self._spent = {name: each for name, each in self._spent.items() if each[0] > (now - each[1]) * per_s}
+            self._next_look = max(_REMEMBERED, 2 * len(self._spent))

@@ -14,8 +14,12 @@ from livingkv.settings import Settings
 
 _LEAST = {
     "max_body_bytes": 1024,
+    "max_ingest_bytes": 1024,
+    "max_import_bytes": 1024,
     "max_new_tokens": 1,
     "default_new_tokens": 1,
+    "max_uploads": 1,
+    "max_upload_bytes": 1024,
     "max_sessions": 1,
     "max_tenant_bytes": 1 << 20,
     "requests_per_minute": 1,
@@ -30,7 +34,8 @@ class ServerOptions:
 
     host: an address of this machine; one that is not loopback needs `keys_file`.
     settings: of every tenant's memory. n_waiting: requests that may wait; n_side_by_side: requests whose steps take
-    turns on the model, each with a hot window of its own. context_tokens: prompt and reply together, None for what the
+    turns on the model, each with a hot window of its own. max_ingest_bytes, max_import_bytes: a text to ingest, and a
+    file to import; max_body_bytes: any other body. context_tokens: prompt and reply together, None for what the
     model was trained for. stop_s: how long streams may go on after SIGTERM.
     allowed_hosts, allowed_origins: names in Host headers, and web pages, besides the service's own.
     """
@@ -46,6 +51,10 @@ class ServerOptions:
     default_new_tokens: int = 1024
     max_new_tokens: int = 1 << 14
     max_body_bytes: int = 1 << 22
+    max_ingest_bytes: int = 1 << 26
+    max_import_bytes: int = 1 << 32
+    max_uploads: int = 64
+    max_upload_bytes: int = 1 << 28
     max_sessions: int = 100_000
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
@@ -59,6 +68,9 @@ class ServerOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(name, value, f"{least} or more is allowed")
+        if self.max_upload_bytes < self.max_body_bytes:
+            allowed = f"max_body_bytes, {self.max_body_bytes}, or more is allowed"
+            raise InputError("max_upload_bytes", self.max_upload_bytes, allowed)
         if not 0 <= self.port < 1 << 16:
             raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
         if self.keys_file is None and not is_loopback(self.host):

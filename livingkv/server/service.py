@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,7 +26,10 @@ from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
 from livingkv.server.events import Done, Emit, Event, Failed, Wrote
+from livingkv.server.idempotency import Idempotency
 from livingkv.server.inference_thread import InferenceThread, Phase
+from livingkv.server.job_work import JobWork
+from livingkv.server.jobs import Jobs
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
 from livingkv.server.settings import cancellable_settings
@@ -78,11 +81,16 @@ class Service:
         self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
+        self.once = Idempotency()
+        self.work = JobWork(
+            options.folder, Jobs(self._in_background, self._told), self.enter, lambda: self._ready().limits
+        )
         self._thread = InferenceThread(
             self._prepare,
             self._idle,
             self._finish,
             self.counters,
+            ready=self.work.resume,
             n_waiting=options.n_waiting,
             n_side_by_side=options.n_side_by_side,
             idle_s=options.idle_s,
@@ -183,13 +191,12 @@ class Service:
         self, tenant: str, work: Callable[[Tenant, Callable[[str], None]], T], *, alone: bool = False
     ) -> AsyncGenerator[str | Made[T], None]:
         """As `call`, and the texts that `work` gives to its second argument, as they come; last, `Made`."""
-        parts, made = self._ready(), list[T]()
+        self._ready()
+        made = list[T]()
 
         def steps(emit: Emit) -> Iterator[None]:
-            parts.tenants.let_go_others(tenant)
-            one = parts.tenants.open_one(tenant)
             with contextlib.ExitStack() as undo:
-                yield from one.gate.enter(undo, alone=alone)
+                one = yield from self.enter(tenant, undo, alone=alone)
                 made.append((yield from in_steps(lambda: work(one, lambda text: emit(Wrote(text))))))
             emit(Done("stop", 0, 0, 0, 0, None))
 
@@ -200,6 +207,21 @@ class Service:
                 if isinstance(event, Wrote):
                     yield event.text
         yield Made(made[0])
+
+    def enter(self, tenant: str, undo: contextlib.ExitStack, *, alone: bool = False) -> Generator[None, None, Tenant]:
+        """The tenant's open parts, once one may come in; out again when `undo` is unwound. Whoever was alone may have
+        changed which conversations there are. On the inference thread."""
+        tenants = self._ready().tenants
+        tenants.let_go_others(tenant)
+        one = tenants.open_one(tenant)
+        yield from one.gate.enter(undo, alone=alone)
+        if alone:
+            undo.callback(one.renew_conversations)
+        return one
+
+    def _in_background(self, make: Callable[[], Iterator[None]]) -> None:
+        """Have steps made that nobody waits for; where the service stops before they end, nobody is told."""
+        self._thread.submit(make, lambda error: None, background=True)
 
     async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
         """What a job tells, up to Done or Failed. Raises ApiError where it is not taken up."""

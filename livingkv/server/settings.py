@@ -13,6 +13,8 @@ from livingkv.settings import Settings
 
 _CPU_BLOCK = 64
 """A block is what a cancelled request still costs: about half a second on a CPU with half a billion weights."""
+_CPU_COMMIT = 512
+"""Between two commits of an ingest: what one that is given up or killed loses, some seconds on such a CPU."""
 
 
 def service_settings(*, window_tokens: int, ram_budget_bytes: int | None, key_folder: str | None) -> Settings:
@@ -25,6 +27,7 @@ def service_settings(*, window_tokens: int, ram_budget_bytes: int | None, key_fo
 
 def cancellable_settings(settings: Settings, device: torch.device) -> Settings:
     """The same for a model on that device: off a GPU, blocks that nobody chose are small."""
-    if settings.block_tokens is not None or device.type == "cuda":
+    if device.type == "cuda":
         return settings
-    return replace(settings, block_tokens=_CPU_BLOCK)
+    settings = replace(settings, commit_tokens=min(settings.commit_tokens, _CPU_COMMIT))
+    return settings if settings.block_tokens is not None else replace(settings, block_tokens=_CPU_BLOCK)

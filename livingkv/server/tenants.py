@@ -6,7 +6,8 @@ happens on the inference thread.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from livingkv.errors import InputError, SessionNotFound, StoreNotFound
 from livingkv.home import Home
 from livingkv.memory import Memory
 from livingkv.models import LoadedModel
+from livingkv.server.api_errors import session_busy
 from livingkv.server.conversations import Conversations
 from livingkv.server.gate import Gate
 from livingkv.server.keys import TENANT
@@ -27,8 +29,8 @@ from livingkv.store import SessionRow
 
 @dataclass(slots=True)
 class Tenant:
-    """One tenant's open parts. busy: names of sessions that a turn is writing to. gate: passed by whatever uses the
-    home."""
+    """One tenant's open parts. busy: names of sessions that a turn or a job is writing to; at_work: those of a job
+    among them. gate: passed by whatever uses the home."""
 
     name: str
     home: Home
@@ -38,11 +40,35 @@ class Tenant:
     memory: Memory
     gate: Gate = field(default_factory=Gate)
     busy: set[str] = field(default_factory=set)
+    at_work: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
         """Nobody uses it now."""
         return self.gate.is_free and not self.busy
+
+    def require_free(self, name: str) -> None:
+        """Raise ApiError where a job is writing to the session of this name: that may take hours, and whoever waited
+        for it inside of the gate would keep out those whom the job lets in."""
+        if name in self.at_work:
+            raise session_busy()
+
+    @contextmanager
+    def at_work_on(self, name: str) -> Iterator[None]:
+        """Keep others from writing to a session that nobody is writing to."""
+        assert name not in self.busy, "one writes at a time"
+        for names in (self.busy, self.at_work):
+            names.add(name)
+        try:
+            yield
+        finally:
+            for names in (self.busy, self.at_work):
+                names.discard(name)
+
+    def renew_conversations(self) -> None:
+        """Have the table of conversations agree with the store."""
+        if self.home.has_store:
+            self.conversations.renew(self.home.store())
 
     def known_session(self, name: str) -> SessionRow | None:
         """The conversation of this name, None if there is none yet. Raises InputError where it is something else."""

@@ -84,6 +84,8 @@ class Turn:
         """Run the turn, pausing often. Closed before its end it leaves the store as it was."""
         with ExitStack() as undo:
             yield from self._tenant.gate.enter(undo)
+            if self._home.has_store:
+                yield from self._tenant.conversations.fill(self._home.store())
             if self._asked.is_kept:
                 self._limits.check_bytes(self._tenant)
             place = yield from self._placed(undo)
@@ -129,6 +131,7 @@ class Turn:
                 undo.callback(self._tenant.busy.discard, name)
                 return place
             while name in self._tenant.busy:
+                self._tenant.require_free(name)
                 yield
 
     def _find(self) -> _Place:

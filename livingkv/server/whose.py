@@ -11,11 +11,10 @@ from starlette.datastructures import Headers
 
 from livingkv.errors import InputError
 from livingkv.server.guard import Caller
+from livingkv.server.request_headers import CHAT_HEADER, SESSION_HEADER, USER_HEADER, name_in
 from livingkv.server.schemas import ChatBody
 from livingkv.store import check_session_name
 
-SESSION_HEADER = "x-session-id"
-_USER_HEADER, _CHAT_HEADER = "x-openwebui-user-id", "x-openwebui-chat-id"
 _SIDE_TASK = "### Task:"
 _SIDE_SIGNS = ("<chat_history>", "### Guidelines:", "### Output:")
 
@@ -33,7 +32,7 @@ def whose(body: ChatBody, headers: Headers, caller: Caller) -> Whose:
     """Read from body and headers. Raises InputError where they disagree or a name cannot be one."""
     memory = body.memory
     named = {
-        "header X-Session-Id": headers.get(SESSION_HEADER),
+        "header X-Session-Id": name_in(headers, SESSION_HEADER),
         "session": body.session,
         "memory.session": memory.session if memory is not None else None,
     }
@@ -42,11 +41,12 @@ def whose(body: ChatBody, headers: Headers, caller: Caller) -> Whose:
         raise InputError("session", " and ".join(given), "one session is allowed")
     user, session = body.user or "", next(iter(given.values()), None)
     if caller.forwards_users:
-        user = headers.get(_USER_HEADER, user)
-        session = session if session is not None else headers.get(_CHAT_HEADER)
+        forwarded = name_in(headers, USER_HEADER)
+        user = user if forwarded is None else forwarded
+        session = session if session is not None else name_in(headers, CHAT_HEADER)
     for field, value in (("user", user or None), ("session", session)):
         if value is not None:
-            _check_name(field, value)
+            check_name(field, value)
     if session is not None:
         check_session_name(f"{user}/{session}")
     is_kept = body.store is not False and (memory is None or memory.keep) and not is_side_task(body)
@@ -59,7 +59,8 @@ def is_side_task(body: ChatBody) -> bool:
     return len(body.messages) == 1 and said.startswith(_SIDE_TASK) and any(sign in said for sign in _SIDE_SIGNS)
 
 
-def _check_name(field: str, value: str) -> None:
+def check_name(field: str, value: str) -> None:
+    """Raise InputError unless it may name a user, or a session within a user's."""
     check_session_name(value)
     if "/" in value:
         raise InputError(field, repr(value), "names without a slash are allowed")

@@ -17,10 +17,10 @@ from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
 from livingkv.store.rows import ChunkRow, Role, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
 from livingkv.store.same_source import find_source
-from livingkv.store.sealing import SEAL_BYTES, Vault
+from livingkv.store.sealing import SEAL_BYTES, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
 from livingkv.store.sentences import Sentences
-from livingkv.store.stats import measure_store
+from livingkv.store.stats import folder_bytes, measure_store
 
 
 class StoreLook:
@@ -43,6 +43,12 @@ class StoreLook:
     def sessions(self) -> list[SessionRow]:
         """All sessions, oldest first."""
         return self._reading.sessions()
+
+    @property
+    def n_sessions(self) -> int:
+        """How many sessions there are; cheap."""
+        with self._catalog.read() as snapshot:
+            return snapshot.n_sessions
 
     def sources(self, session_id: int) -> list[SourceRow]:
         """What a session holds of each of its sources, oldest first. Raises SessionNotFound."""
@@ -160,6 +166,22 @@ class StoreLook:
         In order, the sentence itself included; they end where a chunk is damaged. Raises as `sentence`.
         """
         return self._catalog.settled(lambda: self._sentences.neighbours(sentence_id, before, after))
+
+    def seal_aside(self, session_id: int, data: bytes) -> bytes:
+        """Bytes to be kept outside of the store until they become an encrypted session's, sealed with its key; whatever
+        was sealed so opens in that session alone. Raises KeyMissing or SessionNotFound."""
+        self.session(session_id)
+        return self._vault.seal(self._reading.key_id(session_id), Place(Kind.ASIDE, session_id, 0), data)
+
+    def open_aside(self, session_id: int, sealed: bytes) -> bytes:
+        """The bytes of `seal_aside`. Raises KeyMissing, SessionNotFound or RecordDamaged."""
+        self.session(session_id)
+        return self._vault.open(self._reading.key_id(session_id), Place(Kind.ASIDE, session_id, 0), sealed)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files, as `stats` adds them up; cheap."""
+        return folder_bytes(self.path)
 
     def stats(self) -> StoreStats:
         """Counts, and bytes by part from the real sizes of the files."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from livingkv.errors import InputError, RecordDamaged
@@ -25,13 +25,14 @@ class StorePruning(StoreTransfer):
 
     def prune(
         self,
-        session_id: int | None = None,
+        session_id: int | Collection[int] | None = None,
         *,
         keep: int | None = None,
         below: float | None = None,
         half_life_s: float = HALF_LIFE_S,
     ) -> ForgetReceipt:
-        """Forget cold sentences of one session, or of all that are not pinned; their text goes to the archive first.
+        """Forget cold sentences of one session or several, or of all that are not pinned; their text goes to the
+        archive first.
 
         keep: how many stay, the warmest; of equally warm ones the newest. below: those with less weight than this go.
         Exactly one of them is given. Raises InputError, SessionNotFound, StoreFull or StoreError; broken off, a
@@ -58,12 +59,13 @@ class StorePruning(StoreTransfer):
                 Archive(self._disk, self.path).add(kept)
         return self._forget_sentences([each.sentence_id for each in cold], None)
 
-    def _prunable(self, session_id: int | None) -> list[Sentence]:
-        if session_id is not None:
-            with self._catalog.read() as snapshot:
-                self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
+    def _prunable(self, session_id: int | Collection[int] | None) -> list[Sentence]:
+        named = [session_id] if isinstance(session_id, int) else session_id
         with self._catalog.read() as snapshot:
+            for each in named or ():
+                self._reading.require_key(each, self._reading.require_session(snapshot, each))
             pinned = {number for number, item in snapshot.sessions() if item.flags & SessionFlags.PINNED}
+        wanted = None if named is None else frozenset(named)
         found: list[Sentence] = []
         last: int | None = None
         while batch := self._sentences.after(last, _SENTENCES_AT_ONCE):
@@ -71,7 +73,7 @@ class StorePruning(StoreTransfer):
             found += (
                 each
                 for each in batch
-                if each.session_id == session_id or (session_id is None and each.session_id not in pinned)
+                if (each.session_id not in pinned if wanted is None else each.session_id in wanted)
             )
         return found
 

@@ -253,6 +253,8 @@ class Reading:
                     item.first_byte,
                     item.first_byte + item.n_bytes,
                     role_of(item.role),
+                    item.source,
+                    item.n_sentences,
                 )
                 for _, item in snapshot.chunks(session_id)
             ]

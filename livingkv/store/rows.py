@@ -172,13 +172,16 @@ class ArchivedSentence:
 
 
 class ChunkRow(NamedTuple):
-    """What one append of a session covers: half-open spans of its tokens and of its text's bytes."""
+    """What one append of a session covers: half-open spans of its tokens and of its text's bytes, and its sentences,
+    forgotten ones too. source: its number among the session's sources."""
 
     token_lo: int
     token_hi: int
     byte_lo: int
     byte_hi: int
     role: Role
+    source: int
+    n_sentences: int
 
 
 @dataclass(frozen=True, slots=True)

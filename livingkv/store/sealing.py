@@ -40,6 +40,7 @@ class Kind(IntEnum):
     TAIL = RecordType.TAIL
     ARCHIVED = 6
     NAME = 7
+    ASIDE = 8
 
 
 class Place(NamedTuple):

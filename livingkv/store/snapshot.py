@@ -162,6 +162,11 @@ class Snapshot:
         body = self._get(NAMES, name.encode("utf-8", "surrogatepass")) if name else None
         return None if body is None else item_bytes.unpack_number(body)
 
+    @property
+    def n_sessions(self) -> int:
+        """How many sessions there are; no row is read."""
+        return int(self._transaction.stat(self._handles[SESSIONS])["entries"])
+
     def sessions(self) -> Iterator[tuple[int, SessionItem]]:
         """All sessions by id."""
         for key, body in self._scan(SESSIONS, b""):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.server.serving import CHAT, cached, said, talk
 from tests.server.serving_process import CODE, process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: ")
 
 
 def turn(client: httpx.Client, *texts: str, **fields: Any) -> Any:
@@ -67,8 +70,27 @@ def test_a_stream_that_is_cut_by_a_stop_leaves_no_half_turn(tmp_path: Path, tiny
             assert time.monotonic() - started < 10
             with pytest.raises(httpx.RemoteProtocolError):
                 assert "data: [DONE]" not in list(lines)
+            assert made.stderr is not None
+            told = made.stderr.read().splitlines()
+            assert told and all(LOG_LINE.match(line) for line in told), told
     with Memory.open(tmp_path / "stores" / "default", read_only=True) as memory:
         assert memory.session("anna").n_turns == 1 and memory.check().ok
+
+
+def test_unfinished_uploads_are_cut_by_a_stop_without_a_trace(tmp_path: Path, tiny_folder: Path) -> None:
+    with process(tmp_path / "stores", tiny_folder) as (made, client), ExitStack() as uploads:
+        host, port = client.base_url.host, client.base_url.port or 80
+        for framing in ("Content-Length: 100000", "Transfer-Encoding: chunked"):
+            sending = uploads.enter_context(socket.create_connection((host, port), timeout=15))
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n"
+            sending.sendall(head.encode())
+        time.sleep(0.5)
+        started = time.monotonic()
+        assert stopped(made) == 0 and time.monotonic() - started < 10
+        assert b" 503 " in sending.recv(4096)
+        assert made.stderr is not None
+        lines = made.stderr.read().splitlines()
+    assert lines and all(LOG_LINE.match(line) for line in lines), lines
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, tiny_folder: Path) -> None:

@@ -103,6 +103,22 @@ def test_what_a_browser_asks_before_passes_the_guard(paged: TestClient, caplog: 
     assert 429 in [paged.options(CHAT, headers=PREFLIGHT).status_code for _ in range(7)]
 
 
+def test_what_browsers_ask_before_counts_for_the_address_that_it_comes_from_and_for_no_key(
+    tmp_path: Path, keys_file: Path, keys: dict[str, str]
+) -> None:
+    options = ServerOptions(tmp_path, keys_file=keys_file, allowed_origins=(PAGE,), requests_per_minute=3)
+    app = create_app(Service(options, tiny_model()))
+
+    def client(address: str) -> TestClient:
+        return TestClient(app, base_url="http://localhost", client=(address, 1))
+
+    with client("10.0.0.1") as one, client("10.0.0.2") as other:
+        assert [one.options(CHAT, headers=PREFLIGHT).status_code for _ in range(4)] == [200, 200, 200, 429]
+        assert other.options(CHAT, headers=PREFLIGHT).status_code == 200
+        asked = [one.get("/version", headers=bearer(keys["reader"])).status_code for _ in range(4)]
+        assert asked == [200, 200, 200, 429]
+
+
 def test_a_page_that_is_allowed_reads_why_it_is_refused(paged: TestClient) -> None:
     answer = paged.get("/v1/models", headers={"Origin": PAGE})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, PAGE)
@@ -201,6 +217,15 @@ def test_a_rate_is_kept_for_each_key() -> None:
     rate.take("bert")
     now[0] += 1.0
     rate.take("anna")
+
+
+def test_a_rate_does_not_remember_who_asked_long_ago() -> None:
+    now = [0.0]
+    rate = Rate(60, lambda: now[0])
+    for n in range(30_000):
+        rate.take(f"10.0.{n}")
+        now[0] += 0.01
+    assert len(rate) < 20_000
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import json
 from starlette.responses import Response
 
 from livingkv.server.api_errors import ApiError
-from livingkv.server.page.inside import given
+from livingkv.server.page.inside import Json, given
 from livingkv.server.page.visit import Visit
 
 _LONGEST_SHOWN = 20
@@ -19,7 +19,7 @@ _LONGEST_SHOWN = 20
 async def add(visit: Visit) -> Response:
     """The forms."""
     session = visit.said("session")
-    return visit.html("add.html", session=session, limit=visit.parts.service.options.max_body_bytes)
+    return visit.html("add.html", session=session, limit=visit.parts.service.options.max_ingest_bytes)
 
 
 async def ingest(visit: Visit) -> Response:
@@ -40,10 +40,9 @@ async def ingest_file(visit: Visit) -> Response:
     return _begun(visit, json.loads(await reply.whole()))
 
 
-def _begun(visit: Visit, answer: dict[str, object] | object) -> Response:
-    job = answer.get("job", answer) if isinstance(answer, dict) else answer
-    assert isinstance(job, dict), "the route answers with a job"
-    visit.note("ingested", f"session “{job.get('session') or 'default'}”")
+def _begun(visit: Visit, answer: Json) -> Response:
+    job = answer["job"]
+    visit.note("ingested", f"session “{job['session'] or 'default'}”")
     if visit.is_part:
         return visit.html("_job.html", job=job)
     return visit.go("/page/activity")
@@ -67,13 +66,17 @@ async def activity(visit: Visit) -> Response:
 
 async def job(visit: Visit) -> Response:
     """One job, as it stands."""
-    return _shown(visit, await visit.inside.get(f"/v1/jobs/{visit.request.path_params['job_id']}"))
+    return _shown(visit, await visit.inside.get(_job_route(visit), given(user=visit.user)))
 
 
 async def cancel(visit: Visit) -> Response:
     """Give a job up."""
-    return _shown(visit, await visit.inside.delete(f"/v1/jobs/{visit.request.path_params['job_id']}"))
+    return _shown(visit, await visit.inside.delete(_job_route(visit), given(user=visit.user)))
 
 
-def _shown(visit: Visit, found: object) -> Response:
+def _job_route(visit: Visit) -> str:
+    return f"/v1/jobs/{visit.request.path_params['job_id']}"
+
+
+def _shown(visit: Visit, found: Json) -> Response:
     return visit.html("_job.html", job=found) if visit.is_part else visit.go("/page/activity")

@@ -48,6 +48,5 @@ async def _sampled(visit: Visit) -> Json:
 async def defrag(visit: Visit) -> Response:
     """Begin to give the space of erased records back."""
     answer = await visit.inside.post("/v1/memory/defrag")
-    job = answer.get("job", answer)
     visit.note("began to defragment", "the store")
-    return visit.html("_job.html", job=job) if visit.is_part else visit.go("/page/activity")
+    return visit.html("_job.html", job=answer["job"]) if visit.is_part else visit.go("/page/activity")

@@ -1,0 +1,100 @@
+"""Requests that are sent twice: what the first was answered is the answer to the second, and it is done once.
+
+Knows keys, digests of bodies and finished answers, in memory, for a day; knows no route. On the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from livingkv.server.api_errors import ApiError
+
+HEADER = "idempotency-key"
+KEPT_S = 86_400.0
+MOST_KEPT = 10_000
+_KEY_CHARS = 255
+
+
+class _Asked(NamedTuple):
+    """Who asked what with which key."""
+
+    tenant: str
+    user: str
+    key: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first request: its body, and its answer, which may be on its way."""
+
+    digest: bytes
+    answer: asyncio.Future[Response]
+    began_s: float
+
+
+class Idempotency:
+    """Answers by Idempotency-Key. An error is answered to whoever waits for it and not kept: the next one tries
+    again."""
+
+    def __init__(self, *, most: int = MOST_KEPT, now: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._now = now
+        self._known: OrderedDict[_Asked, _First] = OrderedDict()
+
+    async def once(
+        self,
+        request: Request,
+        tenant: str,
+        user: str,
+        make: Callable[[], Awaitable[Response]],
+        *,
+        body_digest: bytes | None = None,
+    ) -> Response:
+        """What `make` answers; with an Idempotency-Key, what it answered first. body_digest: where the body was read as
+        a stream; else it is that of the request's body.
+
+        With a key `make` goes on to its end though the client goes away: it will ask again. Raises ApiError where the
+        key came with another body before, or cannot be one; and what `make` raises.
+        """
+        key = request.headers.get(HEADER)
+        if key is None:
+            return await make()
+        if not 0 < len(key) <= _KEY_CHARS:
+            raise ApiError(400, f"Idempotency-Key: 1 to {_KEY_CHARS} characters are allowed", code="idempotency_key")
+        whole = hashlib.sha256(request.url.query.encode() + b"\0")
+        whole.update(hashlib.sha256(await request.body()).digest() if body_digest is None else body_digest)
+        asked, digest = _Asked(tenant, user, key, request.url.path), whole.digest()
+        self._let_go_old()
+        first = self._known.get(asked)
+        if first is not None and first.digest != digest:
+            told = "this Idempotency-Key came with another body before: use a new key"
+            raise ApiError(409, told, code="idempotency_key_reused")
+        if first is None:
+            first = _First(digest, asyncio.ensure_future(make()), self._now())
+            first.answer.add_done_callback(lambda answer: self._note(asked, answer))
+            self._known[asked] = first
+        return await asyncio.shield(first.answer)
+
+    def _note(self, asked: _Asked, answer: asyncio.Future[Response]) -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            self._known.pop(asked, None)
+
+    def _let_go_old(self) -> None:
+        """Forget what is older than a day, and the oldest that are too many; not what is still on its way."""
+        now, n_over = self._now(), len(self._known) - self._most + 1
+        for asked, first in list(self._known.items()):
+            if now - first.began_s < KEPT_S and n_over <= 0:
+                break
+            if first.answer.done():
+                del self._known[asked]
+                n_over -= 1
