@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
-_VISITORS = "visitors"
-"""For whom the rate of visitors without a key is kept; no key's id."""
+_STRANGERS = "strangers"
+"""For whom the rate of the page's visitors without a key is kept; no key's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class Guard:
         self._check_host(headers)
         self._check_origin(headers)
         caller = Caller(DEFAULT_TENANT)
-        is_page = self._page.covers(scope["path"])
+        is_page, is_stranger = self._page.covers(scope["path"]), False
         if is_page:
-            self._take_visitor(scope["path"], headers)
+            is_stranger = self._is_stranger(scope["path"], headers)
         elif self._is_preflight(scope, headers):
             if self._preflights is not None:
                 self._preflights.take(_address(scope))
@@ -118,17 +118,19 @@ class Guard:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
         if not is_page:
             scope.setdefault("state", {})["caller"] = caller
-        if scope["method"] in ("POST", "PUT", "PATCH"):
+        if scope["method"] in ("POST", "PUT", "PATCH") and not is_stranger:
             upload = upload_of(scope["path"], self._options)
             _check_type(headers, upload.kinds)
             receive = await self._received(headers, receive, upload)
         await self._app(scope, receive, send)
 
-    def _take_visitor(self, path: str, headers: Headers) -> None:
-        """Count a visitor's request, but for the files of the page; visitors without a key are counted together."""
+    def _is_stranger(self, path: str, headers: Headers) -> bool:
+        """True for a visitor of the page who needs a key first: no body of theirs is received. Visits are counted, but
+        for the files of the page; those of strangers together."""
+        caller = self._page.caller(headers)
         if self._rate is not None and not path.startswith("/static/"):
-            caller = self._page.caller(headers)
-            self._rate.take(_VISITORS if caller is None else caller.key.key_id if caller.key else caller.tenant)
+            self._rate.take(_STRANGERS if caller is None else caller.key.key_id if caller.key else caller.tenant)
+        return caller is None and not self._page.is_open(path)
 
     def _check_host(self, headers: Headers) -> None:
         """On loopback a foreign Host means that a web page had its own name point here (DNS rebinding)."""

@@ -16,9 +16,12 @@ from livingkv.server.options import ServerOptions
 from livingkv.server.receiving import PATIENCE_S, too_large
 
 INGEST_PATH, IMPORT_PATH = "/v1/memory/ingest", "/v1/import"
-PAGE, PAGE_INGEST_PATH, PAGE_IMPORT_PATH = "/page/", "/page/ingest/file", "/page/import"
+PAGE, PAGE_LOGIN_PATH = "/page/", "/page/login"
+PAGE_INGEST_PATH, PAGE_IMPORT_PATH = "/page/ingest/file", "/page/import"
 JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
 FORM = "application/x-www-form-urlencoded"
+_LONGEST_LOGIN = 4096
+"""Of anybody, so that it is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ def upload_of(path: str, options: ServerOptions) -> Upload:
         return Upload((PLAIN,), longest_text)
     if path in (IMPORT_PATH, PAGE_IMPORT_PATH):
         return Upload((BINARY,), options.max_import_bytes, is_streamed=True)
+    if path == PAGE_LOGIN_PATH:
+        return Upload((FORM,), _LONGEST_LOGIN)
     return Upload((FORM if path.startswith(PAGE) else JSON,), options.max_body_bytes)
 
 

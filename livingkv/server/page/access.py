@@ -19,9 +19,10 @@ from starlette.requests import cookie_parser
 
 from livingkv.server.guard import Caller
 from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
+from livingkv.server.uploads import PAGE_LOGIN_PATH
 
 COOKIE = "livingkv_page"
-LOGIN = "/page/login"
+LOGIN = PAGE_LOGIN_PATH
 STATIC = "/static/"
 CSRF_FIELD, CSRF_HEADER = "csrf", "x-csrf-token"
 _MOST_VISITS = 1000
