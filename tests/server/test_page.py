@@ -1,4 +1,4 @@
-"""The web page as HTML over the socket: what it shows, what its forms do, and that memories are text and nothing else."""
+"""The web page as HTML over the socket: what it shows, what its forms do; memories are text and nothing else."""
 
 from __future__ import annotations
 

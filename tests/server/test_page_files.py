@@ -1,4 +1,4 @@
-"""What the web page is made of: nothing inline, nothing from elsewhere, vendored files unchanged, all of it in the wheel."""
+"""What the web page is made of: nothing inline, nothing from elsewhere, vendored files unchanged, all in the wheel."""
 
 from __future__ import annotations
 
