@@ -24,6 +24,7 @@ from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, prob
 from livingkv.recency import newest_first
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampler, Sampling
+from livingkv.scope import Scope
 from livingkv.stored_kv import StoredKV
 
 MAX_TOKENS = 1 << 16
@@ -68,7 +69,7 @@ class Asking:
             allowed = f"at most {limit} tokens, the hot window, are allowed: ingest the text instead"
             raise QuestionError("question", f"{n_tokens} tokens", allowed)
         self.prefilled_before = self.engine.runner.n_prefilled
-        self._n_decoded = 0
+        self._n_decoded = self._n_generated = 0
         self.recalled: list[int] = []
         self.generated: Generated | None = None
         self.signs: Signs | None = None
@@ -92,12 +93,13 @@ class Asking:
         """The stored KV. A probe comes first."""
         return self._stored()
 
-    def probe(self, session: str | None) -> Probed:
-        """What the index finds, in one session or in all. Raises SessionNotFound."""
+    def probe(self, session: str | Scope | None) -> Probed:
+        """What the index finds in one session, in those of a scope, or in all. Raises SessionNotFound or KeyMissing."""
         home = self._home
-        found = probe(home.store(), home.index.current(), self._question, session, home.settings.n_candidates)
+        found = probe(home.store(), home.index.current(), self._question, Scope.of(session), home.settings.n_candidates)
         self._kv = StoredKV(home.store(), self.engine, home.pages())
         self.clock.probe = self.clock.lap() - self.clock.load
+        home.watch.probed(self.clock.probe / 1000)
         return found
 
     def judge(self, probed: Probed) -> list[Judged]:
@@ -146,6 +148,7 @@ class Asking:
             n_tokens=probed.n_tokens,
             reused_tokens=prepared.reused_tokens,
             prefilled_tokens=n_prefilled,
+            generated_tokens=self._n_generated,
             timings_ms=self.clock.timings(),
             reason=prepared.reason or reason,
         )
@@ -202,6 +205,7 @@ class Asking:
         n_read = engine.runner.n_prefilled
         generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)
         self._n_decoded += engine.runner.n_prefilled - n_read
+        self._n_generated += len(generated.token_ids)
         return generated
 
     def abstain(self, probed: Probed, passages: Sequence[Passage], reason: str) -> Answer:
@@ -215,6 +219,7 @@ class Asking:
             n_tokens=probed.n_tokens,
             reused_tokens=0,
             prefilled_tokens=self.n_prefilled(),
+            generated_tokens=self._n_generated,
             timings_ms=self.clock.timings(),
             reason=reason,
         )
@@ -222,6 +227,11 @@ class Asking:
     def n_prefilled(self) -> int:
         """Tokens that were read for this question so far, those of answers not counted."""
         return self.engine.runner.n_prefilled - self.prefilled_before - self._n_decoded
+
+    @property
+    def n_generated(self) -> int:
+        """Tokens that were generated for this question so far."""
+        return self._n_generated
 
     def _stored(self) -> StoredKV:
         assert self._kv is not None, "probe comes first"

@@ -159,7 +159,9 @@ class Auto:
     def _doubted(self, tried: Sequence[Answer]) -> Answer:
         best = max(tried, key=lambda answer: answer.confidence)
         doubt = f"the best answer found was {best.answer!r}, but it does not follow well enough from what is stored"
-        return replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
+        n_prefilled = max(answer.prefilled_tokens for answer in tried)
+        told = replace(best, answer=NOT_STORED, mode="extract", confident=False, reused_tokens=0, reason=doubt)
+        return replace(told, prefilled_tokens=n_prefilled, generated_tokens=self.asking.n_generated)
 
     def _read_way(self, way: Way) -> Answer:
         passages = self.asking.passages(way.hits, grown=way.grown)
@@ -244,7 +246,7 @@ class Auto:
         """Nobody has seen a token before the answer was checked."""
         clock = self.asking.clock
         clock.first_token = clock.lap()
-        return replace(answer, timings_ms=clock.timings())
+        return replace(answer, generated_tokens=self.asking.n_generated, timings_ms=clock.timings())
 
 
 def _spelled(names: Sequence[Name]) -> str:

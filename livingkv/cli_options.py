@@ -5,10 +5,11 @@ Knows the words of the command line; nothing heavy is imported before a verb nee
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
+
+from livingkv.sizes import size_of
 
 if TYPE_CHECKING:
     from livingkv.memory import Memory
@@ -19,16 +20,13 @@ if TYPE_CHECKING:
 Codec = Literal["int8", "lossless"]
 WeightsName = Literal["bf16", "fp32", "8bit", "4bit"]
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-
 
 def parse_size(text: str) -> int:
     """Bytes from a count such as 500M, 2G or 1.5T, in binary units. Raises BadParameter."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no size: give bytes, or a number with K, M, G or T, such as 2G")
-    return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+    try:
+        return size_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no size: {error}") from error
 
 
 class DiskLimit(NamedTuple):

@@ -5,101 +5,92 @@ Knows the words of the command line; the service is in server/. Nothing heavy is
 
 from __future__ import annotations
 
-import logging
+import inspect
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from livingkv.cli_options import Debug, Dual, Json, KeyFolder, Model, RamBudget, Weights, parse_size
+from livingkv.cli_options import Debug, Json
 from livingkv.cli_process import say
 from livingkv.errors import StoreUnwritable
+from livingkv.server.setting_kinds import SWITCH, TEXTS
+from livingkv.server.setting_sources import model_values, server_options, settings_in_force, shown
+from livingkv.server.setting_table import SETTINGS, Setting
 
 serve_app = typer.Typer()
 keys_app = typer.Typer(help="API keys of a service: add, list, revoke.", no_args_is_help=True)
 
 KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The keys file.", show_default=False)]
-Stores = Annotated[Path, typer.Argument(metavar="STORE_DIR", help="Holds a store for each tenant.", show_default=False)]
-Host = Annotated[str, typer.Option(metavar="H", help="Another than this machine's own needs --keys.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="0 takes any free one.")]
-Keys = Annotated[Path | None, typer.Option(metavar="FILE", help="API keys, made by keys add.", show_default=False)]
-Window = Annotated[
-    int, typer.Option("--window", metavar="N", help="Newest tokens of a conversation that are attended.")
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, as TOML.", show_default=False)]
+Show = Annotated[
+    bool, typer.Option("--show-settings", help="Print what is in force and from where, check it, and end.")
 ]
-Context = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Longest prompt and reply; left out: the model's.", show_default=False),
-]
-Parallel = Annotated[int, typer.Option(min=1, metavar="N", help="Requests whose steps take turns.")]
-Queue = Annotated[int, typer.Option(min=1, metavar="N", help="Requests that may wait.")]
-Rate = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Requests a minute for each key.", show_default=False)
-]
-Quota = Annotated[
-    int | None,
-    typer.Option(metavar="SIZE", parser=parse_size, help="Disk space of each tenant.", show_default=False),
-]
-Hosts = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A name in Host headers.", show_default=False)]
-Origins = Annotated[
-    list[str] | None, typer.Option(metavar="URL", help="Web pages from there may ask.", show_default=False)
-]
+_PANELS = {"service": "The service", "model": "The model", "memory": "Memory"}
 
 
-@serve_app.command()
-def serve(
-    folder: Stores,
-    model: Model = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8345,
-    keys: Keys = None,
-    weights: Weights = None,
-    dual_chunk: Dual = None,
-    window: Window = 4096,
-    context: Context = None,
-    parallel: Parallel = 2,
-    queue: Queue = 64,
-    rate: Rate = None,
-    tenant_quota: Quota = None,
-    allow_host: Hosts = None,
-    allow_origin: Origins = None,
-    ram_budget: RamBudget = None,
-    key_folder: KeyFolder = None,
-    debug: Debug = False,
-) -> int:
+def serve(config: Config = None, show_settings: Show = False, debug: Debug = False, **flags: Any) -> int:
     """Serve OpenAI's API: conversations are kept, and only what is new of them is read.
 
-    Without --keys there is one tenant, default, and only this machine is served.
+    Without keys there is one tenant, default, and only this machine is served.
+    Every setting may stand in a file or in the environment: docs/SERVE.md.
 
     \b
     Examples:
       livingkv serve memory/
       livingkv keys add keys.json --tenant anna --scope write
       livingkv serve memory/ --host 0.0.0.0 --keys keys.json
+      livingkv serve --config livingkv.toml --show-settings
     """
-    from livingkv.cli_options import chosen_model
+    chosen = settings_in_force(flags, os.environ, config)
+    if show_settings:
+        print(shown(chosen))
+    options = server_options(chosen)
+    if show_settings:
+        return 0
+    if options.folder.exists() and not options.folder.is_dir():
+        raise StoreUnwritable(f"{options.folder} is not a folder: choose another path for the stores")
     from livingkv.model_choice import ModelChoice
-    from livingkv.server.options import ServerOptions
+    from livingkv.server.request_log import start_logging
     from livingkv.server.serving import serve as serve_until_told
-    from livingkv.server.settings import service_settings
 
-    if folder.exists() and not folder.is_dir():
-        raise StoreUnwritable(f"{folder} is not a folder: choose another path for the stores")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    options = ServerOptions(
-        folder,
-        host=host,
-        port=port,
-        keys_file=keys,
-        settings=service_settings(window_tokens=window, ram_budget_bytes=ram_budget, key_folder=key_folder),
-        context_tokens=context,
-        n_side_by_side=parallel,
-        n_waiting=queue,
-        requests_per_minute=rate,
-        max_tenant_bytes=tenant_quota,
-        allowed_hosts=tuple(allow_host or ()),
-        allowed_origins=tuple(allow_origin or ()),
+    start_logging(options.log_format)
+    asked = model_values(chosen)
+    return serve_until_told(options, ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"]), say)
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """A setting as a parameter of the verb. What it is if it is left out, the table says."""
+    default = "" if setting.default in (None, ()) else f" (default: {setting.default})"
+    told = f"{setting.meaning}{default}"
+    kind: Any = list[str] if setting.kind is TEXTS else bool if setting.kind is SWITCH else str
+    if setting.flag.startswith("-"):
+        flags = [f"{setting.flag}/--no-{setting.flag[2:]}"] if setting.kind is SWITCH else [setting.flag]
+        flags += ["-m"] if setting.name == "model" else []
+        info: Any = typer.Option(
+            *flags, metavar=setting.kind.metavar or None, help=told, show_default=False,
+            rich_help_panel=_PANELS[setting.group],
+        )  # fmt: skip
+    else:
+        info = typer.Argument(metavar=setting.flag, help=told, show_default=False)
+    return inspect.Parameter(
+        setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
     )
-    return serve_until_told(options, ModelChoice.of(chosen_model(model, weights, dual_chunk)), say)
+
+
+def _with_settings() -> None:
+    """Give the verb a parameter for each setting of the table, and add it to the command line."""
+    own = inspect.signature(serve, eval_str=True)
+    parameters = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    both = [*(_parameter(setting) for setting in SETTINGS), *named]
+    serve.__signature__ = own.replace(parameters=both)  # type: ignore[attr-defined]
+    serve.__annotations__ = {each.name: each.annotation for each in both} | {"return": int}
+    serve_app.command()(serve)
+
+
+_with_settings()
 
 
 @keys_app.command("add")

@@ -3,12 +3,25 @@ ratio."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from livingkv.errors import KeyMissing, RecordDamaged, SentenceForgotten
-from livingkv.passages import Passage
-from livingkv.results import AddedMessages, Answer, Evidence, Hot, SessionInfo, Stats, TierStats, Timings, Turn
-from livingkv.store import SessionRow, Store
+from livingkv.passages import Judged, Passage
+from livingkv.results import (
+    AddedMessages,
+    Answer,
+    Evidence,
+    Hit,
+    Hot,
+    SessionInfo,
+    Stats,
+    StoredSentence,
+    TierStats,
+    Timings,
+    Turn,
+)
+from livingkv.store import Sentence, SentenceWeight, SessionRow, Store
 from livingkv.tiers import TierCounts
 
 
@@ -41,6 +54,23 @@ def tier_stats(counts: TierCounts, ram_budget_bytes: int) -> TierStats:
         disk_pages=disk.n_pages,
         disk_bytes=disk.n_bytes,
         disk_seconds=disk.seconds,
+    )
+
+
+def tiers_together(before: TierStats | None, now: TierStats | None) -> TierStats | None:
+    """What tiers did that were let go, added to what those do that are open. None where there is neither."""
+    if before is None:
+        return now
+    if now is None:
+        return replace(before, ram_bytes=0, n_pages=0)
+    return replace(
+        now,
+        n_hits=before.n_hits + now.n_hits,
+        n_misses=before.n_misses + now.n_misses,
+        n_evicted=before.n_evicted + now.n_evicted,
+        disk_pages=before.disk_pages + now.disk_pages,
+        disk_bytes=before.disk_bytes + now.disk_bytes,
+        disk_seconds=before.disk_seconds + now.disk_seconds,
     )
 
 
@@ -102,7 +132,16 @@ def turn_of(
     )
 
 
-def added_messages(before: SessionRow, after: SessionRow, n_messages: int, seconds: float) -> AddedMessages:
+def added_messages(
+    before: SessionRow,
+    after: SessionRow,
+    n_messages: int,
+    seconds: float,
+    *,
+    sentence_ids: Iterable[int],
+    n_reused: int,
+    n_prefilled: int,
+) -> AddedMessages:
     """What was added to a session, of which the rows before and after are given."""
     return AddedMessages(
         session=after.name,
@@ -112,6 +151,9 @@ def added_messages(before: SessionRow, after: SessionRow, n_messages: int, secon
         n_sentences=after.n_sentences - before.n_sentences,
         turn=after.n_turns,
         seconds=seconds,
+        sentence_ids=tuple(sentence_ids),
+        reused_tokens=n_reused,
+        prefilled_tokens=n_prefilled,
     )
 
 
@@ -127,6 +169,49 @@ def evidence_of(passages: Sequence[Passage]) -> tuple[Evidence, ...]:
             lexical=passage.best.lexical,
             semantic=passage.best.semantic,
             role=passage.best.sentence.role,
+            sentence_id=passage.best.sentence.sentence_id,
+            lexical_rank=passage.best.lexical_rank,
+            semantic_rank=passage.best.semantic_rank,
+            coverage=passage.best.coverage,
         )
         for passage in passages
+    )
+
+
+def hit_of(found: Judged) -> Hit:
+    """A hit of the index as users see it."""
+    sentence = found.sentence
+    return Hit(
+        sentence_id=sentence.sentence_id,
+        text=sentence.text.strip(),
+        source=sentence.source,
+        session=sentence.session,
+        role=sentence.role,
+        tokens=(sentence.token_lo, sentence.token_hi),
+        score=found.score,
+        lexical=found.lexical,
+        semantic=found.semantic,
+        lexical_rank=found.lexical_rank,
+        semantic_rank=found.semantic_rank,
+        coverage=found.coverage,
+    )
+
+
+def stored_sentences(store: Store, sentences: Sequence[Sentence]) -> list[StoredSentence]:
+    """Sentences with their weights."""
+    weights = store.weights_of(each.sentence_id for each in sentences)
+    return [_stored_sentence(each, weights.get(each.sentence_id)) for each in sentences]
+
+
+def _stored_sentence(sentence: Sentence, weight: SentenceWeight | None) -> StoredSentence:
+    return StoredSentence(
+        sentence_id=sentence.sentence_id,
+        text=sentence.text.strip(),
+        source=sentence.source,
+        session=sentence.session,
+        role=sentence.role,
+        tokens=(sentence.token_lo, sentence.token_hi),
+        weight=0.0 if weight is None else weight.weight,
+        n_recalls=0 if weight is None else weight.hits,
+        created_s=sentence.created_s,
     )

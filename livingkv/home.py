@@ -9,10 +9,11 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 from livingkv.codec import page_bytes
 from livingkv.conversation_mark import is_conversation
-from livingkv.describing import tier_stats
+from livingkv.describing import tier_stats, tiers_together
 from livingkv.errors import (
     InputError,
     PageDamaged,
@@ -36,6 +37,7 @@ from livingkv.store_and_model import StoreAndModel
 from livingkv.stored_kv import restore_hot_window
 from livingkv.tiers import TieredPages, open_pages
 from livingkv.tiers.pinning import pin_for_cuda
+from livingkv.watching import Watch
 
 
 class Home(StoreAndModel):
@@ -52,6 +54,8 @@ class Home(StoreAndModel):
     ) -> None:
         super().__init__(path, model, settings, read_only=read_only, create=create)
         self.index = HomeIndex(self)
+        self.watch = Watch()
+        self._let_go_tiers: TierStats | None = None
         self._pages: TieredPages | None = None
         self._hot: dict[int, HotWindow] = {}
         self._recalled: list[int] = []
@@ -79,6 +83,15 @@ class Home(StoreAndModel):
     def tier_stats(self) -> TierStats | None:
         """What the tiers hold and did since they were opened, None while they are not."""
         return None if self._pages is None else tier_stats(self._pages.counts(), self.settings.ram_budget_bytes)
+
+    def tier_totals(self) -> TierStats | None:
+        """The same, with what they did before they were let go: counts that never go back. None before the first."""
+        return tiers_together(self._let_go_tiers, self.tier_stats())
+
+    @property
+    def device_bytes(self) -> int:
+        """What the hot windows that are held take of device memory."""
+        return sum(hot.workspace.size_bytes for hot in self._hot.values())
 
     def session_for_writing(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
         """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start,
@@ -127,7 +140,11 @@ class Home(StoreAndModel):
         look = self.settings.document if document else self.settings.conversation
         hot = self._hot.pop(session.session_id, None)
         if hot is None or (hot.n_tokens, hot.look) != (session.n_tokens, look):
+            started = perf_counter()
             hot = self._restored(session, look)
+            self.watch.restored(perf_counter() - started)
+        else:
+            self.watch.reused()
         yield hot
         self._hot.clear()  # one at a time: device memory does not grow with the sessions
         self._hot[session.session_id] = hot
@@ -154,6 +171,7 @@ class Home(StoreAndModel):
         """Drop what device memory and RAM hold of sessions: the store is about to change under it."""
         self._hot.clear()
         if self._pages is not None:
+            self._let_go_tiers = self.tier_totals()
             self._pages.close()
             self._pages = None
 

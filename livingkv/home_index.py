@@ -43,6 +43,11 @@ class HomeIndex:
     def _folder(self) -> Path:
         return self._base.store().path / "index"
 
+    @property
+    def n_sentences(self) -> int:
+        """In the index as it is open now; 0 before its first use."""
+        return 0 if self._index is None else self._index.n_sentences
+
     def current(self) -> Index:
         """The index, with every sentence of the store in it; a writer makes it anew where it is missing, damaged
         or of another embedder, a reader makes one of its own for as long as it is open. It probes by meaning once

@@ -16,6 +16,7 @@ from livingkv.home import Home
 from livingkv.repairing import repair_session
 from livingkv.restoring import archived_in, described, erase_archived, restore_sentences
 from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Reembedded, Repaired, SessionInfo
+from livingkv.scope import Scope
 from livingkv.store import DefragReport, ForgetReceipt, check_session_name
 
 
@@ -75,16 +76,18 @@ class Keeping:
     def forget(
         self,
         *,
-        session: str | None = None,
+        session: str | Scope | None = None,
         source: str | None = None,
         sentence_ids: Iterable[int] = (),
         everything: bool = False,
         deep: bool = False,
+        dry_run: bool = False,
     ) -> Forgotten:
-        """Forget a session, one source of a session, sentences, or everything: text, ids, KV and index entries are
-        gone from the files when the receipt is returned. Forks keep their own copy.
+        """Forget a session or those of a `Scope`, one source of a session, sentences, or everything: text, ids, KV and
+        index entries are gone from the files when the receipt is returned. Forks keep their own copy.
 
         deep: also the KV of all later tokens of the session, which was computed while they attended what is forgotten.
+        dry_run: nothing is changed, and the receipt counts what would go.
         Raises InputError when nothing or more than one thing is named, SessionNotFound or StoreError.
         """
         ids = tuple(sentence_ids)
@@ -92,19 +95,22 @@ class Keeping:
             raise InputError(
                 "forget", "nothing or several things", "name a session, its source, sentences, or everything"
             )
-        store = self._home.writable_store()
-        self._home.let_go()
+        store = self._home.store() if dry_run else self._home.writable_store()
+        rows = () if session is None else Scope.of(session).rows(store)
+        if source is not None and len(rows) != 1:
+            raise InputError("session", f"{len(rows)} sessions", "one is needed for a source")
+        if not dry_run:
+            self._home.let_go()
         if everything:
-            receipt = store.forget_everything()
+            receipt = store.forget_everything(dry_run=dry_run)
         elif ids:
-            receipt = store.forget_sentences(ids, deep=deep)
+            receipt = store.forget_sentences(ids, deep=deep, dry_run=dry_run)
+        elif source is None:
+            receipt = store.forget_sessions([row.session_id for row in rows], dry_run=dry_run)
         else:
-            assert session is not None
-            row = store.session(session)
-            if source is None:
-                receipt = store.forget_session(row.session_id)
-            else:
-                receipt = store.forget_source(row.session_id, source, deep=deep)
+            receipt = store.forget_source(rows[0].session_id, source, deep=deep, dry_run=dry_run)
+        if dry_run:
+            return _forgotten(receipt, deep=deep)
         self._home.let_go()
         self._home.index.remake()
         return _forgotten(receipt, deep=deep)

@@ -17,11 +17,12 @@ from typing import Self
 from livingkv.asking import Asking, check_ask
 from livingkv.auto_answer import Auto
 from livingkv.conversation import ask_beside, check_recall
-from livingkv.describing import added_messages, session_info, store_stats, turn_of
+from livingkv.describing import added_messages, turn_of
 from livingkv.extracting import extract
 from livingkv.generation import collect
 from livingkv.home import Home
 from livingkv.keeping import Keeping
+from livingkv.looking import Looking
 from livingkv.messages import CHAT, check_messages, read_messages, read_user_message
 from livingkv.model_choice import ModelChoice
 from livingkv.model_fetch import Progress
@@ -30,15 +31,13 @@ from livingkv.pieces import source_digest, split_pieces
 from livingkv.results import (
     AddedMessages,
     Answer,
-    CheckReport,
     Ingested,
     Mode,
     Recall,
-    SessionInfo,
-    Stats,
     Turn,
 )
 from livingkv.sampling import Sampler, Sampling
+from livingkv.scope import Scope
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
@@ -48,7 +47,7 @@ OnText = Callable[[str], None]
 OnProgress = Callable[[int, int], None]
 
 
-class Memory(Keeping):
+class Memory(Looking, Keeping):
     """One store, open. A context manager; made by `Memory.open`. Not thread-safe. The model is loaded when first
     needed."""
 
@@ -140,14 +139,14 @@ class Memory(Keeping):
         self,
         question: str,
         *,
-        session: str | None = None,
+        session: str | Scope | None = None,
         mode: Mode = "auto",
         max_tokens: int = 64,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Answer:
-        """Answer from what is stored, in one session or in all; changes nothing. Ends before a `stop` string.
+        """Answer from what is stored, in one session, those of a `Scope` or all. Ends before a `stop` string.
 
         Mode auto gives `on_text` the whole answer at once, because it is checked first; other modes stream it.
 
@@ -155,7 +154,7 @@ class Memory(Keeping):
         """
         check_ask(question, mode, max_tokens)
         if mode == "extract":
-            return extract(self._home, question, session)
+            return _told(extract(self._home, question, Scope.of(session)).answer, on_text)
         asking = Asking(self._home, question)
         probed = asking.probe(session)
         judged = asking.judge(probed)
@@ -237,12 +236,23 @@ class Memory(Keeping):
         started, said = perf_counter(), check_messages(messages)
         check_session_name(session)
         self._home.writable_store()
-        before = self._home.session_for_writing(session, encrypt=encrypt)
+        engine, before = self._home.engine(), self._home.session_for_writing(session, encrypt=encrypt)
         with self._reader(before, document=before.text_only) as reader:
-            at_start = self._home.at_message_start(reader.session_id)
-            self._home.store().append_all(read_messages(reader, said, at_start=at_start))
+            at_start, store, runner = self._home.at_message_start(reader.session_id), self._home.store(), engine.runner
+            n_read = runner.n_prefilled
+            appends = read_messages(reader, said, at_start=at_start)
+            n_prefilled, first = runner.n_prefilled - n_read, store.next_sentence_id
+            store.append_all(appends)
         self._home.index.feed_if_possible()
-        return added_messages(before, self._home.store().session(session), len(said), perf_counter() - started)
+        return added_messages(
+            before,
+            store.session(session),
+            len(said),
+            perf_counter() - started,
+            sentence_ids=range(first, first + sum(len(append.sentences) for append in appends)),
+            n_reused=reader.n_reused,
+            n_prefilled=n_prefilled,
+        )
 
     @contextmanager
     def _reader(self, row: SessionRow, *, document: bool = False) -> Iterator[SessionReader]:
@@ -252,29 +262,6 @@ class Memory(Keeping):
             return
         with self._home.hot_window(row, document=document) as hot:
             yield SessionReader.of(self._home.engine(), hot, row)
-
-    def session(self, name: str) -> SessionInfo:
-        """One session. Raises SessionNotFound or StoreNotFound."""
-        return session_info(self._home.store().session(name))
-
-    def sessions(self) -> list[SessionInfo]:
-        """All sessions, oldest first."""
-        return [session_info(row) for row in self._home.store().sessions()]
-
-    def text(self, session: str) -> bytes:
-        """All text of a session, byte for byte as it was given. Raises SessionNotFound."""
-        store = self._home.store()
-        return store.text(store.session(session).session_id)
-
-    def stats(self) -> Stats:
-        """Counts and bytes, everything that takes disk space named, and what this memory's tiers did so far. Needs no
-        model."""
-        return store_stats(self._home.store(), self._home.tier_stats())
-
-    def check(self) -> CheckReport:
-        """Verify everything that is stored, the index included. Needs no model; never raises for damage, it reports
-        it."""
-        return self._home.check()
 
     def close(self) -> None:
         """Close store, index and model. Everything acknowledged is durable already."""

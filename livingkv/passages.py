@@ -39,7 +39,7 @@ class Judged:
     behind: by how much that is less than the most of all hits that were judged together, 0 or more.
     coverage: the share of the question's terms that the sentence holds, rare terms counting by their idf.
     salience: how far the index's dense channel lifts the sentence out of all, in standard deviations; 0 where it cannot
-    tell.
+    tell. lexical_rank, semantic_rank: its place in a channel of the index, from 1; None where that did not find it.
     """
 
     sentence: Sentence
@@ -51,6 +51,8 @@ class Judged:
     rest_gain: float = 0.0
     behind: float = 0.0
     salience: float = 0.0
+    lexical_rank: int | None = None
+    semantic_rank: int | None = None
 
     @property
     def rank_score(self) -> float:

@@ -20,6 +20,7 @@ from livingkv.likelihood import Candidate, question_gains
 from livingkv.passages import Judged, Passage, grow_passages
 from livingkv.question import names_in
 from livingkv.reading_cost import Span, slow_pages
+from livingkv.scope import Scope
 from livingkv.settings import Placement
 from livingkv.store import Sentence, SessionRow, Store
 from livingkv.stored_kv import StoredKV
@@ -49,18 +50,14 @@ class Probed:
         return next(session for session in self.sessions if session.session_id == session_id)
 
 
-def probe(store: Store, index: Index, question: str, session: str | None, limit: int) -> Probed:
-    """Up to `limit` sentences that the index finds, in one session or in all. Raises SessionNotFound or KeyMissing.
+def probe(store: Store, index: Index, question: str, scope: Scope, limit: int) -> Probed:
+    """Up to `limit` sentences that the index finds in the sessions of the scope. Raises SessionNotFound or KeyMissing.
 
     The index is asked first and the sessions are read after it, so that no hit is newer than its session's row. A
-    hit whose text is damaged or that the store does not have is left out.
+    hit whose text is damaged, that the store does not have or that is of no session of the scope is left out.
     """
-    wanted = None
-    if session is not None:
-        wanted = frozenset({store.session(session).session_id})
-        store.require_key(*wanted)
-    found = index.probe(question, limit=limit, session_ids=wanted)
-    sessions = (store.session(session),) if session is not None else tuple(store.sessions())
+    found = index.probe(question, limit=limit, session_ids=scope.ids(store))
+    sessions = scope.rows(store)
     return Probed(sessions, tuple(_hits(store, index, question, found, sessions)))
 
 
@@ -87,7 +84,16 @@ def _hits(
     pairs = [(hit, s) for hit, s in pairs if s.token_lo < s.token_hi <= n_tokens.get(s.session_id, 0)]
     shares = index.coverage(question, [sentence.text for _, sentence in pairs])
     return [
-        Judged(sentence, hit.score, hit.lexical, hit.semantic, share, salience=hit.salience or 0.0)
+        Judged(
+            sentence,
+            hit.score,
+            hit.lexical,
+            hit.semantic,
+            share,
+            salience=hit.salience or 0.0,
+            lexical_rank=hit.lexical_rank,
+            semantic_rank=hit.semantic_rank,
+        )
         for (hit, sentence), share in zip(pairs, shares, strict=True)
     ]
 

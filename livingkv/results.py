@@ -41,8 +41,9 @@ class Evidence:
     """One recalled passage. `tokens` is its half-open span [lo, hi) in the session's token stream.
 
     `score` is the one that ranked it (higher is better); `lexical` and `semantic` are the channels' own scores of its
-    best sentence, None where the channel did not find it. `role`: "document", or who said that sentence: "user" or
-    "assistant".
+    best sentence, None where the channel did not find it, and the ranks its places there, from 1. `role`: "document",
+    or who said that sentence: "user" or "assistant". `coverage`: the share of the question's words that it holds.
+    `sentence_id`: its id, by which it can be forgotten.
     """
 
     text: str
@@ -53,6 +54,44 @@ class Evidence:
     lexical: float | None
     semantic: float | None
     role: str = "document"
+    sentence_id: int | None = None
+    lexical_rank: int | None = None
+    semantic_rank: int | None = None
+    coverage: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One sentence that a search found; fields as those of `Evidence`, about the sentence itself."""
+
+    sentence_id: int
+    text: str
+    source: str
+    session: str
+    role: str
+    tokens: tuple[int, int]
+    score: float
+    lexical: float | None
+    semantic: float | None
+    lexical_rank: int | None
+    semantic_rank: int | None
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSentence:
+    """One sentence of a store. `weight` decays with time and grows by 1 with every recall, of which there were
+    `n_recalls`; `created_s` is when it was stored, Unix seconds."""
+
+    sentence_id: int
+    text: str
+    source: str
+    session: str
+    role: str
+    tokens: tuple[int, int]
+    weight: float
+    n_recalls: int
+    created_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +100,8 @@ class Answer:
 
     `confidence` is in 0..1; `confident` is False when the store does not seem to hold the answer.
     `n_tokens` counts the stored tokens of the searched sessions, `reused_tokens` those whose stored KV was attended,
-    `prefilled_tokens` those that the model had to read for this answer.
+    `prefilled_tokens` those that the model had to read for this answer. `generated_tokens`: those of answers that did
+    not convince are among them.
     """
 
     answer: str
@@ -74,6 +114,7 @@ class Answer:
     prefilled_tokens: int
     timings_ms: Timings
     reason: str = ""
+    generated_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +149,9 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class AddedMessages:
-    """What `add_messages` read: counts of this call; `turn` is the session's number of turns behind it."""
+    """What `add_messages` read: counts of this call; `turn` is the session's number of turns behind it. `sentence_ids`:
+    what they are stored as. `reused_tokens`: stored ones of the session that were attended; `prefilled_tokens` went
+    through the model."""
 
     session: str
     n_messages: int
@@ -117,6 +160,9 @@ class AddedMessages:
     n_sentences: int
     turn: int
     seconds: float
+    sentence_ids: tuple[int, ...] = ()
+    reused_tokens: int = 0
+    prefilled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +269,7 @@ class Reembedded:
 class Forgotten:
     """The receipt of `forget`, given only when the bytes are gone from store and index. `bytes_awaiting` are
     overwritten already; `defrag` gives their space back. `n_keys`: keys of encrypted sessions that were destroyed.
+    Of a dry run: what would go, all numbers of `bytes_` being 0.
     `n_pages`: pages whose KV is gone; what forks share stays. `keys_left`: files of keys that no session needs any more
     and that were not at hand, so that they still open older copies."""
 

@@ -65,6 +65,7 @@ class Workspace:
         self.keys = torch.empty(size, dtype=shape.dtype, device=device)
         self.values = torch.empty(size, dtype=shape.dtype, device=device)
         self.positions = torch.zeros(capacity, dtype=torch.int64)  # on the CPU: read by Python
+        self.size_bytes = self.keys.nbytes + self.values.nbytes
         self.start = 0
         self.end = 0
         self.next_position = 0

@@ -5,37 +5,25 @@ Knows HTTP and events; knows nothing of what is asked.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from fastapi import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from livingkv.server import sse
-from livingkv.server.api_errors import ApiError
 from livingkv.server.events import Began, Done, Event, Failed, Wrote
 from livingkv.server.replies import ChatAnswer, CompletionAnswer, shown_session
 from livingkv.server.request_headers import shown_name
+from livingkv.server.while_there import POLL_S, while_there
 
 KEEPALIVE_S = 10.0
-POLL_S = 0.2
-"""How often it is asked whether the client is still there, while nothing is sent to it."""
 
 Answer = ChatAnswer | CompletionAnswer
 
 
 async def answer_whole(request: Request, events: AsyncGenerator[Event, None], answer: Answer) -> Response:
     """The answer at once. Raises ApiError."""
-    work = asyncio.ensure_future(_collected(events))
-    try:
-        while not (await asyncio.wait({work}, timeout=POLL_S))[0]:
-            if await request.is_disconnected():
-                raise ApiError(499, "the client went away")
-        began, wrote, done = work.result()
-    finally:
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
+    began, wrote, done = await while_there(request, _collected(events))
     return JSONResponse(answer.whole(began, wrote, done), headers=_headers(began.session))
 
 

@@ -22,9 +22,11 @@ from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
 from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
+from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.page.access import PageAccess
 from livingkv.server.page.routes import page_routes
+from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
 
 
@@ -35,6 +37,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
     access = PageAccess(keys)
     app.include_router(openai_routes(service))
+    app.include_router(memory_routes(service))
     app.include_router(job_routes(service))
     app.include_router(page_routes(service, access))
     _add_operations(app, service)
@@ -49,11 +52,10 @@ def create_app(service: Service) -> FastAPI:
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
-            expose_headers=["X-Session-Id", "Retry-After"],
+            expose_headers=["X-Session-Id", "X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(
-        Guard, options=options, keys=keys, counters=service.counters, page=access
-    )  # the last one added stands outermost
+    app.add_middleware(Guard, options=options, keys=keys, counters=service.counters, page=access)
+    app.add_middleware(RequestLog, counters=service.counters)  # the last one added stands outermost
     return app
 
 
@@ -78,7 +80,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
     async def metrics(request: Request) -> Response:
         """What the service counted, in Prometheus' text format."""
         caller_of(request).require("admin")
-        return Response(service.counters.exposition(), media_type=CONTENT_TYPE)
+        return Response(await service.exposition(), media_type=CONTENT_TYPE)
 
 
 def _answer(error: ApiError) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Literal
 
 from livingkv.server.api_errors import ApiError
@@ -64,4 +65,22 @@ class Failed:
 
 
 Event = Began | Wrote | Done | Failed
+
+
+class FirstText:
+    """Tells once how many seconds it took from now until the first text of a reply, or its end if that was one."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._started = perf_counter()
+        self._is_told = False
+
+    def note(self, event: Event) -> None:
+        """The next event."""
+        is_text = isinstance(event, Wrote) or (isinstance(event, Done) and event.n_generated > 0)
+        if is_text and not self._is_told:
+            self._is_told = True
+            self._tell(perf_counter() - self._started)
+
+
 Emit = Callable[[Event], None]

@@ -1,6 +1,6 @@
 """What every request passes before a route sees it: its Host and Origin, its size, its key, its rate.
 
-Knows HTTP as ASGI has it; knows no route's body. Logs method, path, status and time; never a query or a body.
+Knows HTTP as ASGI has it; knows no route's body. What it answers itself is counted and logged by request_log.py.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -76,29 +75,25 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # nothing was sent: the client went away
+        was_sent = False
 
         async def noted(message: Message) -> None:
-            nonlocal status
-            status = message["status"] if message["type"] == "http.response.start" else status
+            nonlocal was_sent
+            was_sent = True
             await send(message)
 
         try:
-            try:
-                await self._pass(scope, receive, noted)
-            except ApiError as error:
-                await self._refuse(error, scope, noted)
-            except asyncio.CancelledError:  # only a service that stops cancels requests: this one ends here
-                if status == 499:
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await self._refuse(not_ready("the service is stopping"), scope, noted)
-            except Exception as error:  # the edge of a request: told without any content, and recorded
-                LOG.error("a request failed", exc_info=without_values(error))
-                if status == 499:
-                    await self._refuse(internal(), scope, noted)
-        finally:
-            took_ms = (time.perf_counter() - started) * 1000
-            LOG.info("%s %s %d %.0f ms", scope["method"], _path(scope), status, took_ms)
+            await self._pass(scope, receive, noted)
+        except ApiError as error:
+            await self._refuse(error, scope, noted)
+        except asyncio.CancelledError:  # only a service that stops cancels requests: this one ends here
+            if not was_sent:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._refuse(not_ready("the service is stopping"), scope, noted)
+        except Exception as error:  # the edge of a request: told without any content, and recorded
+            LOG.error("a request failed", exc_info=without_values(error))
+            if not was_sent:
+                await self._refuse(internal(), scope, noted)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -174,7 +169,10 @@ class Guard:
         named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
         origin = Headers(scope=scope).get("origin")
         if origin is not None and origin in self._options.allowed_origins:
-            named |= {"access-control-allow-origin": origin, "access-control-expose-headers": "Retry-After"}
+            named |= {
+                "access-control-allow-origin": origin,
+                "access-control-expose-headers": "Retry-After, X-Request-Id",
+            }
             named["vary"] = "Origin"
         headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
@@ -197,9 +195,3 @@ def _address(scope: Scope) -> str:
 
 def _host_of(header: str) -> str:
     return urlsplit(f"//{header}").hostname or ""
-
-
-def _path(scope: Scope) -> str:
-    """The route's path where there is one: a path may hold a name that somebody chose."""
-    route: Any = scope.get("route")
-    return str(getattr(route, "path", "(no route)"))

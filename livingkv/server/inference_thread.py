@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 
@@ -69,8 +70,9 @@ class Job:
 
 class InferenceThread:
     """Runs `prepare`, then `ready`, once jobs are taken, then jobs until `stop`, then `finish`, all on one thread.
-    `idle` is called after `idle_s` without a job. Where one of them raises, `phase` is FAILED and `error` says why;
-    jobs are closed and `finish` is called all the same, and no job is taken any more."""
+    `idle` is called after `idle_s` without a job, `between` after every round of steps, and again at once where it
+    returns True. Where one of them raises, `phase` is FAILED and `error` says why; jobs are closed and `finish` is
+    called all the same, and no job is taken any more."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class InferenceThread:
         finish: Callable[[], None],
         counters: Counters,
         *,
+        between: Callable[[], bool] = lambda: False,
         ready: Callable[[], None] = lambda: None,
         n_waiting: int,
         n_side_by_side: int,
@@ -88,6 +91,10 @@ class InferenceThread:
         self.error: Exception | None = None
         self._prepare, self._idle, self._finish, self._ready = prepare, idle, finish, ready
         self._counters = counters
+        self._between = between
+        self._has_more_between = False
+        self._n_queued = 0  # jobs in `_waiting`, in which None wakes the thread; under `_gate`
+        self._idle_from = time.monotonic()
         self._waiting: queue.Queue[Job | None] = queue.Queue()
         self._n_waiting = n_waiting
         self._n_side_by_side = n_side_by_side
@@ -96,6 +103,9 @@ class InferenceThread:
         self._background_waiting: queue.Queue[Job] = queue.Queue()
         self._background: list[Job] = []
         self._rounds = 0
+        counters.waiting.set_function(lambda: self._n_queued)
+        counters.running.set_function(lambda: len(self._running))
+        counters.background.set_function(lambda: len(self._background) + self._background_waiting.qsize())
         self._gate = threading.Lock()  # nothing is queued once the phase is another than READY
         self._thread = threading.Thread(target=self._run, name="livingkv-inference", daemon=True)
 
@@ -106,17 +116,23 @@ class InferenceThread:
     def submit(self, make: Steps, fail: Callable[[Exception], None], *, background: bool = False) -> Job:
         """Queue a job. Raises ApiError where too many wait, or while none are taken."""
         job = Job(make, fail)
-        waiting = self._background_waiting if background else self._waiting
         with self._gate:
             if self.phase is not Phase.READY:
                 raise self.refusal()
-            if waiting.qsize() >= (_N_BACKGROUND_WAITING if background else self._n_waiting):
+            n_waiting = self._background_waiting.qsize() if background else self._n_queued
+            if n_waiting >= (_N_BACKGROUND_WAITING if background else self._n_waiting):
                 raise queue_full()
-            waiting.put(job)
             if background:
+                self._background_waiting.put(job)
                 self._waiting.put(None)  # wakes it
-        self._counters.waiting.set(self._waiting.qsize())
+            else:
+                self._waiting.put(job)
+                self._n_queued += 1
         return job
+
+    def wake(self) -> None:
+        """Have `between` called soon, also where there is no job."""
+        self._waiting.put(None)
 
     def stop(self, timeout_s: float) -> bool:
         """Close all jobs, finish, and wait for it. False where a step takes longer than that."""
@@ -156,6 +172,7 @@ class InferenceThread:
                 self.phase = Phase.READY
         if self.phase is Phase.READY:
             self._ready()
+        self._idle_from = time.monotonic()
         while self.phase is Phase.READY:
             self._round()
 
@@ -186,8 +203,9 @@ class InferenceThread:
         self._step_all(self._running)
         if self._background and (not self._running or self._rounds % _SHARE == 0):
             self._step_all(self._background)
-        self._counters.waiting.set(self._waiting.qsize())
-        self._counters.running.set(len(self._running))
+        if self._running or self._background:
+            self._idle_from = time.monotonic()
+        self._has_more_between = self._between()
 
     def _step_all(self, jobs: list[Job]) -> None:
         for job in list(jobs):
@@ -201,14 +219,24 @@ class InferenceThread:
             self._background.append(self._background_waiting.get_nowait())
         try:
             while len(self._running) < self._n_side_by_side:
-                is_busy = bool(self._running or self._background)
-                job = self._waiting.get_nowait() if is_busy else self._waiting.get(timeout=self._idle_s)
+                job = self._waiting.get_nowait() if self._is_busy else self._waiting.get(timeout=self._idle_left_s)
                 if job is None:
                     return
+                with self._gate:
+                    self._n_queued -= 1
                 self._running.append(job)
         except queue.Empty:
-            if not (self._running or self._background or self._background_waiting.qsize()):
+            if not (self._is_busy or self._background_waiting.qsize()):
                 self._idle()
+                self._idle_from = time.monotonic()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._running or self._background or self._has_more_between)
+
+    @property
+    def _idle_left_s(self) -> float:
+        return max(0.0, self._idle_from + self._idle_s - time.monotonic())
 
     def _went_on(self, job: Job) -> bool:
         """One step of a job; False when nothing more comes of it."""

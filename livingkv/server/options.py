@@ -8,9 +8,12 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from livingkv.errors import InputError
 from livingkv.settings import Settings
+
+LogFormat = Literal["text", "json"]
 
 _LEAST = {
     "max_body_bytes": 1024,
@@ -25,7 +28,11 @@ _LEAST = {
     "requests_per_minute": 1,
     "n_waiting": 1,
     "n_side_by_side": 1,
+    "context_tokens": 1,
+    "idle_s": 0.01,
+    "stop_s": 0,
 }
+_MOST_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class ServerOptions:
     turns on the model, each with a hot window of its own. max_ingest_bytes, max_import_bytes: a text to ingest, and a
     file to import; max_body_bytes: any other body. context_tokens: prompt and reply together, None for what the
     model was trained for. stop_s: how long streams may go on after SIGTERM.
+    idle_s: after so long without work, sessions leave device memory and RAM.
     allowed_hosts, allowed_origins: names in Host headers, and web pages, besides the service's own.
     """
 
@@ -62,19 +70,25 @@ class ServerOptions:
     stop_s: float = 4.0
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(name, value, f"{least} or more is allowed")
+        for name in ("idle_s", "stop_s"):
+            if getattr(self, name) > _MOST_SECONDS:
+                raise InputError(name, getattr(self, name), f"at most {_MOST_SECONDS} seconds are allowed")
+        if self.log_format not in get_args(LogFormat):
+            raise InputError("log_format", repr(self.log_format), f"one of {get_args(LogFormat)} is allowed")
         if self.max_upload_bytes < self.max_body_bytes:
             allowed = f"max_body_bytes, {self.max_body_bytes}, or more is allowed"
             raise InputError("max_upload_bytes", self.max_upload_bytes, allowed)
         if not 0 <= self.port < 1 << 16:
             raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
         if self.keys_file is None and not is_loopback(self.host):
-            raise InputError("host", self.host, "without --keys only this machine is served: 127.0.0.1")
+            raise InputError("host", self.host, "without --keys (keys_file) only this machine is served: 127.0.0.1")
         if (self.folder / "manifest.json").exists():
             raise InputError(
                 "folder", self.folder, "a folder of stores is allowed, one for each tenant: this is a store"

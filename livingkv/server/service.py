@@ -22,10 +22,11 @@ from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.sampling import Sampler, Sampling
 from livingkv.server.api_errors import ApiError, api_error, internal, without_values
+from livingkv.server.census import Census
 from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
-from livingkv.server.events import Done, Emit, Event, Failed, Wrote
+from livingkv.server.events import Done, Emit, Event, Failed, FirstText, Wrote
 from livingkv.server.idempotency import Idempotency
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.job_work import JobWork
@@ -42,6 +43,8 @@ from livingkv.settings import DEFAULT_CODEC
 LOG = logging.getLogger("livingkv.server")
 Work = Callable[[Emit], Iterator[None]]
 T = TypeVar("T")
+_CENSUS_S = 0.05
+"""How long a scrape waits for what is held to be counted anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,13 @@ class Made(Generic[T]):
 class _Parts:
     """What there is once the model is loaded. Used on the inference thread only, but for names and limits."""
 
-    def __init__(self, options: ServerOptions, model: LoadedModel) -> None:
+    def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters) -> None:
         self.model = model
         self.settings = cancellable_settings(options.settings, model.device)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
-        self.tenants = Tenants(options.folder, model, self.settings)
+        self.tenants = Tenants(options.folder, model, self.settings, counters)
         self.embedding = Embedding(self.engine)
 
     def warm_up(self) -> None:
@@ -81,6 +84,9 @@ class Service:
         self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
+        self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
+        self.counters.registry.register(self._census)
+        self.counters.ready.set_function(lambda: self.phase is Phase.READY)
         self.once = Idempotency()
         self.work = JobWork(
             options.folder, Jobs(self._in_background, self._told), self.enter, lambda: self._ready().limits
@@ -90,6 +96,7 @@ class Service:
             self._idle,
             self._finish,
             self.counters,
+            between=self._census.step,
             ready=self.work.resume,
             n_waiting=options.n_waiting,
             n_side_by_side=options.n_side_by_side,
@@ -119,10 +126,26 @@ class Service:
         """What clients call the model. Raises ApiError while it is not loaded."""
         return self._ready().model.name
 
+    @property
+    def limits(self) -> TurnLimits:
+        """What a turn may take. Raises ApiError while the model is not loaded."""
+        return self._ready().limits
+
+    async def exposition(self) -> bytes:
+        """What was counted, in Prometheus' text format: within a moment, also while a step takes long."""
+        if self._census.ask():
+            self._thread.wake()
+        return await asyncio.to_thread(self._exposed)
+
+    def _exposed(self) -> bytes:
+        if self.phase is Phase.READY:
+            self._census.wait(_CENSUS_S)
+        return self.counters.exposition()
+
     def _prepare(self) -> None:
         self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
-        parts = _Parts(self.options, model)
+        parts = _Parts(self.options, model, self.counters)
         parts.warm_up()
         self._parts = parts
 
@@ -226,8 +249,10 @@ class Service:
     async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
         """What a job tells, up to Done or Failed. Raises ApiError where it is not taken up."""
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+        first_text = FirstText(self.counters.first_token.observe)
 
         def emit(event: Event) -> None:
+            first_text.note(event)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(events.put_nowait, event)
 

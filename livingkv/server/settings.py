@@ -17,14 +17,6 @@ _CPU_COMMIT = 512
 """Between two commits of an ingest: what one that is given up or killed loses, some seconds on such a CPU."""
 
 
-def service_settings(*, window_tokens: int, ram_budget_bytes: int | None, key_folder: str | None) -> Settings:
-    """The settings of every tenant. Raises InputError."""
-    values: dict[str, object] = {"window_tokens": window_tokens, "key_folder": key_folder}
-    if ram_budget_bytes is not None:
-        values["ram_budget_bytes"] = ram_budget_bytes
-    return Settings.from_dict(values)
-
-
 def cancellable_settings(settings: Settings, device: torch.device) -> Settings:
     """The same for a model on that device: off a GPU, blocks that nobody chose are small."""
     if device.type == "cuda":

@@ -20,6 +20,11 @@ def data(chunk: Any) -> bytes:
     return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
+def event(name: str, chunk: Any) -> bytes:
+    """One chunk under a name."""
+    return f"event: {name}\n".encode() + data(chunk)
+
+
 async def with_keepalives(
     lines: AsyncIterator[bytes], is_gone: Callable[[], Awaitable[bool]], *, poll_s: float, every_s: float
 ) -> AsyncIterator[bytes]:

@@ -25,6 +25,7 @@ from livingkv.server.stepwise import pause_between_passes
 from livingkv.server.token_texts import TokenTexts
 from livingkv.settings import Settings
 from livingkv.store import SessionRow
+from livingkv.watching import Watch
 
 
 @dataclass(slots=True)
@@ -92,10 +93,11 @@ class Tenant:
 class Tenants:
     """All tenants. `open_one` may take as long as the store's recovery. Not thread-safe."""
 
-    def __init__(self, folder: Path, model: LoadedModel, settings: Settings) -> None:
+    def __init__(self, folder: Path, model: LoadedModel, settings: Settings, watch: Watch | None = None) -> None:
         self._folder = folder
         self._model = model
         self._settings = settings
+        self._watch = Watch() if watch is None else watch
         self._open: dict[str, Tenant] = {}
 
     def open_one(self, name: str) -> Tenant:
@@ -104,6 +106,7 @@ class Tenants:
         if tenant is None:
             assert TENANT.fullmatch(name), "names of tenants come from the keys file"
             home = Home(self._folder / name, self._model, self._settings, read_only=False, create=True)
+            home.watch = self._watch
             try:
                 store = home.store() if home.has_store else None
                 engine = home.engine()
@@ -114,6 +117,10 @@ class Tenants:
                 raise
             tenant = self._open[name] = Tenant(name, home, *parts, Memory(home))
         return tenant
+
+    def opened(self) -> tuple[Tenant, ...]:
+        """Those that were used since the start."""
+        return tuple(self._open.values())
 
     def let_go(self) -> None:
         """Drop what device memory and RAM hold of sessions; they are restored from the stores when they go on."""

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,10 @@ class Turn:
             return Branch(undo.enter_context(self._home.hot_window(place.goes_on.session)), ())
         if place.likeness is not None:
             common = min(place.likeness.common.n_tokens, place.n_prompt - 1)
-            return branch(self._home, place.likeness.session, common)
+            started = perf_counter()
+            made = branch(self._home, place.likeness.session, common)
+            self._home.watch.restored(perf_counter() - started)
+            return made
         return empty_branch(self._home)
 
     def _settle(self, hot: HotWindow, n_prompt: int, generated: Generated) -> Segment:

@@ -20,9 +20,14 @@ from livingkv.store.stats import folder_bytes
 
 
 class StoreForgetting(StoreLife):
-    """Base of `Store`: forgetting. StoreError if bytes remain: the commit stands, open again to erase."""
+    """Base of `Store`: forgetting. StoreError if bytes remain: the commit stands, open again to erase.
 
-    def forget_sentences(self, sentence_ids: Iterable[int], *, deep: bool = False) -> ForgetReceipt:
+    dry_run: nothing is changed, and a reader may ask: the receipt counts what would go, and no bytes of files.
+    """
+
+    def forget_sentences(
+        self, sentence_ids: Iterable[int], *, deep: bool = False, dry_run: bool = False
+    ) -> ForgetReceipt:
         """Forget sentences: text, ids and the KV of the pages that hold them are overwritten. One commit.
 
         Offsets do not move: their bytes read as spaces, their token ids as 0; `gaps` tells where. Ids that were
@@ -31,10 +36,15 @@ class StoreForgetting(StoreLife):
         Raises InputError for an unknown id; nothing is changed then.
         """
         wanted = set(sentence_ids)
-        return self._forget_sentences(wanted, lambda each: each.sentence_id in wanted, deep=deep)
+        return self._forget_sentences(wanted, lambda each: each.sentence_id in wanted, deep=deep, dry_run=dry_run)
 
     def _forget_sentences(
-        self, sentence_ids: Iterable[int], leaves: Callable[[ArchivedSentence], bool] | None, *, deep: bool = False
+        self,
+        sentence_ids: Iterable[int],
+        leaves: Callable[[ArchivedSentence], bool] | None,
+        *,
+        deep: bool = False,
+        dry_run: bool = False,
     ) -> ForgetReceipt:
         """`leaves`: what is to leave the archive too."""
         loss = Loss()
@@ -53,9 +63,9 @@ class StoreForgetting(StoreLife):
                 options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
                 plan_forget_sentences(plan, snapshot, session_id, chunks, *options, deep=deep)
 
-        return self._forget(make, loss, leaves)
+        return self._forget(make, loss, leaves, dry_run=dry_run)
 
-    def forget_source(self, session_id: int, name: str, *, deep: bool = False) -> ForgetReceipt:
+    def forget_source(self, session_id: int, name: str, *, deep: bool = False, dry_run: bool = False) -> ForgetReceipt:
         """Forget all that a session holds of the sources of that name, and the name. As `forget_sentences`.
 
         Raises SessionNotFound, or InputError if the session has no such source.
@@ -74,32 +84,38 @@ class StoreForgetting(StoreLife):
                 plan.old_sources.append((session_id, item))
                 plan.sources[session_id, number] = item._replace(name="", digest=f"{FORGOTTEN_SOURCE}{number}")
 
-        return self._forget(
-            make, loss, lambda each: each.session_id == session_id and self._unsealed(each).source == name
-        )
+        def leaves(each: ArchivedSentence) -> bool:
+            return each.session_id == session_id and self._unsealed(each).source == name
 
-    def forget_session(self, session_id: int) -> ForgetReceipt:
-        """Forget a session. Forks of it, and those it came from, stay whole. Raises SessionNotFound.
+        return self._forget(make, loss, leaves, dry_run=dry_run)
+
+    def forget_session(self, session_id: int, *, dry_run: bool = False) -> ForgetReceipt:
+        """As `forget_sessions`, one."""
+        return self.forget_sessions([session_id], dry_run=dry_run)
+
+    def forget_sessions(self, session_ids: Iterable[int], *, dry_run: bool = False) -> ForgetReceipt:
+        """Forget sessions in one commit. Forks of them, and those they came from, stay whole. Raises SessionNotFound.
 
         The key of an encrypted one, if it is there, is destroyed with the last session that has it; if not, the receipt
         names its file.
         """
-        loss = Loss()
+        loss, gone = Loss(), set(session_ids)
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            self._reading.require_session(snapshot, session_id)
-            plan_forget_sessions(plan, snapshot, [session_id], loss)
+            for session_id in gone:
+                self._reading.require_session(snapshot, session_id)
+            plan_forget_sessions(plan, snapshot, gone, loss)
 
-        return self._forget(make, loss, lambda each: each.session_id == session_id)
+        return self._forget(make, loss, lambda each: each.session_id in gone, dry_run=dry_run)
 
-    def forget_everything(self) -> ForgetReceipt:
+    def forget_everything(self, *, dry_run: bool = False) -> ForgetReceipt:
         """Forget all sessions in one commit; the store stays, empty."""
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
             plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
 
-        return self._forget(make, loss, lambda each: True)
+        return self._forget(make, loss, lambda each: True, dry_run=dry_run)
 
     def _unsealed(self, archived: ArchivedSentence) -> ArchivedSentence:
         """An archived sentence with its source and text, where they are sealed and the key is there."""
@@ -121,6 +137,8 @@ class StoreForgetting(StoreLife):
         make: Callable[[Plan, Snapshot], None],
         loss: Loss,
         leaves: Callable[[ArchivedSentence], bool] | None,
+        *,
+        dry_run: bool = False,
     ) -> ForgetReceipt:
         def make_whole(plan: Plan, snapshot: Snapshot) -> None:
             make(plan, snapshot)
@@ -132,6 +150,8 @@ class StoreForgetting(StoreLife):
             if plan.log:
                 plan.end_commit()
 
+        if dry_run:
+            return _receipt(loss, self._made(make_whole))
         with self._append_lock:
             before = folder_bytes(self.path / SEGMENTS)
             plan = self._committed(make_whole)
@@ -143,10 +163,14 @@ class StoreForgetting(StoreLife):
             written = sum(sum(map(len, entry.record)) for entry in plan.log)
             freed = max(0, before + written - folder_bytes(self.path / SEGMENTS))
         erased = sum(record_bytes(item.location.length) for item in plan.erasures)
-        counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
-        dropped = {key_id for key_id, _ in plan.dropped_keys}
-        left = tuple(key_file(key_id) for key_id in loss.key_ids if key_id not in dropped)
-        awaiting = max(0, erased - freed)
-        return ForgetReceipt(
-            tuple(sorted(loss.sentence_ids)), *counts, erased, freed, awaiting, len(dropped), keys_left=left
-        )
+        return _receipt(loss, plan, erased, freed)
+
+
+def _receipt(loss: Loss, plan: Plan, erased: int = 0, freed: int = 0) -> ForgetReceipt:
+    counts = (loss.n_tokens, loss.n_pages, loss.n_later_pages, loss.n_bytes)
+    dropped = {key_id for key_id, _ in plan.dropped_keys}
+    left = tuple(key_file(key_id) for key_id in loss.key_ids if key_id not in dropped)
+    awaiting = max(0, erased - freed)
+    return ForgetReceipt(
+        tuple(sorted(loss.sentence_ids)), *counts, erased, freed, awaiting, len(dropped), keys_left=left
+    )

@@ -5,7 +5,8 @@ Knows which verbs must read again after a commit moved a record under them; how 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from livingkv.results import CheckReport
@@ -15,12 +16,13 @@ from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
-from livingkv.store.rows import ChunkRow, Role, Sentence, SessionRow, SourceRow, StoreStats, TokenIds
+from livingkv.store.rows import ChunkRow, Role, Sentence, SentenceWeight, SessionRow, SourceRow, StoreStats, TokenIds
 from livingkv.store.same_source import find_source
 from livingkv.store.sealing import SEAL_BYTES, Kind, Place, Vault
 from livingkv.store.segment_reader import SegmentReader, Wanted
-from livingkv.store.sentences import Sentences
+from livingkv.store.sentences import Only, Sentences, require_sentence
 from livingkv.store.stats import folder_bytes, measure_store
+from livingkv.store.weights import HALF_LIFE_S, weights_of
 
 
 class StoreLook:
@@ -40,9 +42,16 @@ class StoreLook:
         """A session by its name or id. Raises SessionNotFound."""
         return self._reading.session(name_or_id)
 
-    def sessions(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
-        return self._reading.sessions()
+    def sessions(self, folder: str | None = None) -> list[SessionRow]:
+        """All sessions, or those of one folder, oldest first. The folder of a name is what stands before its last
+        slash: "anna/diary" is in "anna", "diary" in "".
+        """
+        return self._reading.sessions(folder)
+
+    def session_ids(self, folder: str) -> frozenset[int]:
+        """Ids of the sessions of one folder."""
+        with self._catalog.read() as snapshot:
+            return frozenset(snapshot.session_ids_in(folder))
 
     @property
     def n_sessions(self) -> int:
@@ -95,9 +104,8 @@ class StoreLook:
         return SEAL_BYTES if ENCRYPTION in self._manifest.features else 0
 
     def encrypted_sessions(self) -> list[int]:
-        """Ids of the sessions that are encrypted."""
-        with self._catalog.read() as snapshot:
-            return [session_id for session_id, item in snapshot.sessions() if item.key_id]
+        """Ids of the sessions that are encrypted; costs a row for each of them and for each that is new."""
+        return self._reading.encrypted_sessions()
 
     def require_key(self, session_id: int) -> None:
         """Raise KeyMissing, naming the session, unless its content can be read. Raises SessionNotFound."""
@@ -145,13 +153,40 @@ class StoreLook:
         """One sentence. Raises InputError for an id that the store does not have, or RecordDamaged."""
         return self._catalog.settled(lambda: self._sentences.sentence(sentence_id))
 
-    def sentences_after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
-        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id.
+    def session_of(self, sentence_id: int) -> SessionRow:
+        """The session of a sentence, also where its text cannot be read. Raises InputError for an unknown id."""
+        with self._catalog.read() as snapshot:
+            session_id = require_sentence(snapshot, sentence_id)
+        return self._reading.session(session_id)
+
+    @property
+    def next_sentence_id(self) -> int:
+        """The id that the next stored sentence gets."""
+        with self._catalog.read() as snapshot:
+            return snapshot.state().next_sentence
+
+    def weights_of(self, sentence_ids: Iterable[int], *, half_life_s: float = HALF_LIFE_S) -> dict[int, SentenceWeight]:
+        """How warm sentences are now; those that were never recalled are left out."""
+        now_ms = int(time.time() * 1000)
+        with self._catalog.read() as snapshot:
+            return {each.sentence_id: each for each in weights_of(snapshot, sentence_ids, now_ms, half_life_s)}
+
+    def sentences_after(
+        self,
+        sentence_id: int | None,
+        limit: int,
+        *,
+        session_ids: frozenset[int] | None = None,
+        source: str | None = None,
+        role: Role | None = None,
+    ) -> list[Sentence]:
+        """Up to `limit` sentences with ids above `sentence_id` (None: from the first), by id; of these sessions, this
+        source and this role only, where they are given. Costs a row for each chunk that is passed over.
 
         Those of a damaged chunk (`check` names it), and of encrypted sessions whose key is not there, are left out; a
         damaged catalog raises RecordDamaged.
         """
-        return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit))
+        return self._catalog.settled(lambda: self._sentences.after(sentence_id, limit, Only(session_ids, source, role)))
 
     def sentences_of(self, session_id: int, sentence_id: int | None = None) -> Iterator[list[Sentence]]:
         """A session's sentences with ids above `sentence_id` (None: all), some at a time, by id.

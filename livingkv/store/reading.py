@@ -47,6 +47,7 @@ class Reading:
         self._catalog = catalog
         self._segments = segments
         self._page_tokens = page_tokens
+        self._encrypted: tuple[tuple[int, ...], int] = (), 0  # as far as sessions were looked at
         self._source_names: dict[int, tuple[int, int, dict[str, None]]] = {}  # session: sources read, forgotten, names
 
     def require_session(self, snapshot: Snapshot, session_id: int) -> SessionItem:
@@ -108,10 +109,13 @@ class Reading:
                 raise self._session_not_found(snapshot, name_or_id)
             return self._row(snapshot, session_id, item)
 
-    def sessions(self) -> list[SessionRow]:
+    def sessions(self, folder: str | None) -> list[SessionRow]:
         """See Store.sessions."""
         with self._catalog.read() as snapshot:
-            return [self._row(snapshot, session_id, item) for session_id, item in snapshot.sessions()]
+            if folder is None:
+                return [self._row(snapshot, session_id, item) for session_id, item in snapshot.sessions()]
+            ids = sorted(snapshot.session_ids_in(folder))
+            return [self._row(snapshot, each, self.require_session(snapshot, each)) for each in ids]
 
     def _row(self, snapshot: Snapshot, session_id: int, item: SessionItem) -> SessionRow:
         n_read, n_forgotten, names = self._source_names.get(session_id, (0, 0, {}))
@@ -138,6 +142,16 @@ class Reading:
             pinned=bool(item.flags & SessionFlags.PINNED),
             encrypted=bool(item.key_id),
         )
+
+    def encrypted_sessions(self) -> list[int]:
+        """See Store.encrypted_sessions. A session stays what it began as, and ids are not given out again."""
+        with self._catalog.read() as snapshot:
+            known, first = self._encrypted
+            new = [(session_id, bool(item.key_id)) for session_id, item in snapshot.sessions(first)]
+            found = [*known, *(session_id for session_id, is_encrypted in new if is_encrypted)]
+            found = [session_id for session_id in found if snapshot.session(session_id) is not None]
+        self._encrypted = tuple(found), new[-1][0] + 1 if new else first
+        return found
 
     def sources(self, session_id: int) -> list[SourceRow]:
         """See Store.sources."""

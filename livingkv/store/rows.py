@@ -89,7 +89,8 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One stored sentence. Spans are half-open and absolute in the session's text and token stream."""
+    """One stored sentence. Spans are half-open and absolute in the session's text and token stream. created_s: when it
+    was appended, Unix seconds."""
 
     sentence_id: int
     session_id: int
@@ -102,6 +103,7 @@ class Sentence:
     role: Role
     raw: bytes
     encrypted: bool = False
+    created_s: float = 0.0
 
     @property
     def text(self) -> str:

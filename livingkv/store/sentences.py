@@ -6,14 +6,26 @@ Knows how ids map to chunks and how a source's chunks follow one another; refuse
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from livingkv.errors import InputError, RecordDamaged, SentenceForgotten
 from livingkv.store.catalog import Catalog
 from livingkv.store.chunk_payload import Chunk, role_of
 from livingkv.store.items import ChunkItem
 from livingkv.store.reading import Reading
-from livingkv.store.rows import Sentence
-from livingkv.store.snapshot import Snapshot
+from livingkv.store.rows import Role, Sentence
+from livingkv.store.snapshot import SentencePlace, Snapshot
+
+
+class Only(NamedTuple):
+    """Which sentences are wanted: of these sessions, this source, this role. None: of any."""
+
+    session_ids: frozenset[int] | None = None
+    source: str | None = None
+    role: Role | None = None
+
+
+ANY = Only()
 
 
 class _Found:
@@ -27,6 +39,10 @@ class _Found:
         self.session = "" if session is None else session.name
         self.key_id = b"" if session is None else session.key_id
         self.source = snapshot.source(session_id, self.item.source).name
+
+    def is_of(self, only: Only) -> bool:
+        """Whether its sentences are of this source and role."""
+        return only.source in (None, self.source) and only.role in (None, role_of(self.item.role))
 
     def sentences(self, chunk: Chunk, lo: int, hi: int) -> list[Sentence]:
         """The chunk's sentences [lo, hi), counted in the chunk."""
@@ -49,6 +65,7 @@ class _Found:
                 role,
                 text[span.byte_lo - start : span.byte_hi - start],
                 bool(self.key_id),
+                chunk.place.time_ms / 1000,
             )
             for number, span in enumerate(spans)
             if lo + number not in forgotten
@@ -89,25 +106,25 @@ class Sentences:
             return sentence
         raise SentenceForgotten("sentence id", sentence_id, "it was forgotten, ids of stored sentences are allowed")
 
-    def after(self, sentence_id: int | None, limit: int) -> list[Sentence]:
+    def after(self, sentence_id: int | None, limit: int, only: Only = ANY) -> list[Sentence]:
         """See Store.sentences_after."""
         first: int | None = 0 if sentence_id is None else sentence_id + 1
         result: list[Sentence] = []
         while first is not None and len(result) < limit:  # again where some were forgotten
-            more, first = self._from(first, limit - len(result))
+            more, first = self._from(first, limit - len(result), only)
             result += more
         return result
 
-    def _from(self, first: int, limit: int) -> tuple[list[Sentence], int | None]:
+    def _from(self, first: int, limit: int, only: Only) -> tuple[list[Sentence], int | None]:
         """Sentences of as many chunks as may hold `limit`, and the id to go on with, None at the end."""
         found: list[_Found] = []
         n_found, end = 0, None
         with self._catalog.read() as snapshot:
-            for chunk in _chunks_from(snapshot, first):
+            for chunk in _chunks_from(snapshot, first, only.session_ids):
                 if n_found >= limit:
                     break
                 end = chunk.item.first_sentence + chunk.item.n_sentences
-                if not self._reading.vault.can_open(chunk.key_id):
+                if not (self._reading.vault.can_open(chunk.key_id) and chunk.is_of(only)):
                     continue
                 found.append(chunk)
                 n_found += chunk.item.n_sentences - max(0, first - chunk.item.first_sentence)
@@ -161,19 +178,23 @@ def _find(snapshot: Snapshot, sentence_id: int) -> _Found:
     raise InputError("sentence id", sentence_id, "ids of stored sentences are allowed")
 
 
-def require_sentence(snapshot: Snapshot, sentence_id: int) -> None:
-    """Raise InputError for an id that the store never gave out, or whose session is gone."""
-    _find(snapshot, sentence_id)
+def require_sentence(snapshot: Snapshot, sentence_id: int) -> int:
+    """The sentence's session. Raises InputError for an id that the store never gave out, or whose session is gone."""
+    return _find(snapshot, sentence_id).session_id
 
 
-def _chunks_from(snapshot: Snapshot, first: int) -> Iterator[_Found]:
-    """Chunks with sentences of id `first` or later."""
+def _chunks_from(snapshot: Snapshot, first: int, session_ids: frozenset[int] | None) -> Iterator[_Found]:
+    """Chunks with sentences of id `first` or later, of these sessions only (None: of all)."""
+
+    def is_wanted(place: SentencePlace) -> bool:
+        return session_ids is None or place.session_id in session_ids
+
     place = snapshot.sentence_place(first)
-    if place is not None and place.first_sentence < first:
+    if place is not None and place.first_sentence < first and is_wanted(place):
         found = _Found(snapshot, place.session_id, place.chunk)
         if first < found.item.first_sentence + found.item.n_sentences:
             yield found
-    for place in snapshot.sentence_places(first):
+    for place in filter(is_wanted, snapshot.sentence_places(first)):
         yield _Found(snapshot, place.session_id, place.chunk)
 
 

@@ -162,14 +162,21 @@ class Snapshot:
         body = self._get(NAMES, name.encode("utf-8", "surrogatepass")) if name else None
         return None if body is None else item_bytes.unpack_number(body)
 
+    def session_ids_in(self, folder: str) -> Iterator[int]:
+        """The sessions of one folder: a name's folder is what stands before its last slash, empty if it has none."""
+        first = f"{folder}/".encode() if folder else b""
+        for key, body in self._scan(NAMES, first, first[:-1] + b"/\xff" if folder else None):
+            if b"/" not in key[len(first) :]:
+                yield item_bytes.unpack_number(body)
+
     @property
     def n_sessions(self) -> int:
         """How many sessions there are; no row is read."""
-        return int(self._transaction.stat(self._handles[SESSIONS])["entries"])
+        return int(self._transaction.stat(db=self._handles[SESSIONS])["entries"])
 
-    def sessions(self) -> Iterator[tuple[int, SessionItem]]:
-        """All sessions by id."""
-        for key, body in self._scan(SESSIONS, b""):
+    def sessions(self, first: int = 0) -> Iterator[tuple[int, SessionItem]]:
+        """All sessions from `first` on, by id."""
+        for key, body in self._scan(SESSIONS, item_bytes.key_1(first)):
             yield item_bytes.numbers_of(key)[0], item_bytes.unpack_session(body)
 
     def source_number(self, session_id: int, name: str, digest: str) -> int | None:

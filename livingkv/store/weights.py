@@ -37,6 +37,16 @@ def all_weights(snapshot: Snapshot, now_ms: int, half_life_s: float) -> Iterable
         yield SentenceWeight(sentence_id, decayed(item, now_ms, half_life_s), item.recalled_ms / 1000, item.hits)
 
 
+def weights_of(
+    snapshot: Snapshot, sentence_ids: Iterable[int], now_ms: int, half_life_s: float
+) -> Iterable[SentenceWeight]:
+    """These sentences, without those that were never recalled."""
+    for sentence_id in sentence_ids:
+        item = snapshot.weight(sentence_id)
+        if item is not None:
+            yield SentenceWeight(sentence_id, decayed(item, now_ms, half_life_s), item.recalled_ms / 1000, item.hits)
+
+
 def hottest(snapshot: Snapshot, limit: int, now_ms: int, half_life_s: float) -> list[SentenceWeight]:
     """The warmest sentences, warmest first."""
     return nlargest(

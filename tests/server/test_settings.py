@@ -19,7 +19,9 @@ from tests.server.serving import tiny_model
 )
 def test_blocks_are_small_where_the_model_lies_on_a_cpu(device: str, asked: int | None, block: int | None) -> None:
     settings = Settings(block_tokens=asked, window_tokens=1024)
-    assert cancellable_settings(settings, torch.device(device)) == Settings(block_tokens=block, window_tokens=1024)
+    commit = 512 if device == "cpu" else 4096
+    want = Settings(block_tokens=block, window_tokens=1024, commit_tokens=commit)
+    assert cancellable_settings(settings, torch.device(device)) == want
 
 
 def test_a_service_goes_by_the_device_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ class Inside:
             "raw_path": quote(path).encode(),
             "query_string": urlencode(given, doseq=True).encode(),
             "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
-            "state": {"caller": self._caller},
+            "state": {**outer.get("state", {}), "caller": self._caller},
         }
 
     async def _begun(self, scope: Scope, body: bytes | None) -> Reply:
