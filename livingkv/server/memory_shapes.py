@@ -46,6 +46,7 @@ def shown_sentence(sentence: StoredSentence) -> Json:
     return _placed(sentence) | {
         "weight": sentence.weight,
         "recalls": sentence.n_recalls,
+        "recalled_s": sentence.recalled_s,
         "created_s": sentence.created_s,
     }
 

@@ -43,10 +43,11 @@ class Visitor:
     user: str = ""
     answers: list[httpx.Response] = field(default_factory=list)
 
-    def get(self, path: str, *, part: bool = False, **query: Any) -> httpx.Response:
-        """A page, or what a script would ask for."""
+    def get(self, path: str, **query: Any) -> httpx.Response:
+        """A page, or, with `part`, what a script would ask for."""
+        headers = {"HX-Request": "true"} if query.pop("part", False) else {}
         asked = {**({"user": self.user} if self.user else {}), **query}
-        answer = self.client.get(path, params=asked, headers={"HX-Request": "true"} if part else {})
+        answer = self.client.get(path, params=asked, headers=headers)
         self.answers.append(answer)
         return answer
 
