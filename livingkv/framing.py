@@ -64,6 +64,11 @@ class Words:
         self._added = re.compile("|".join(re.escape(token) for token in added) or r"(?!)")
         self.framing = _read_framing(tokenizer, self)
 
+    @property
+    def added(self) -> re.Pattern[str]:
+        """Finds the strings that are tokens added to the vocabulary."""
+        return self._added
+
     def encode_template(self, text: str) -> list[int]:
         """Token ids with special tokens recognised: only for text that comes from the template."""
         self._backend.encode_special_tokens = False

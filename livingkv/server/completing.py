@@ -17,6 +17,8 @@ from livingkv.server.events import Began, Done, Emit
 from livingkv.server.limits import TurnLimits
 from livingkv.server.reading import Reading
 from livingkv.server.replying import Replying, Wish
+from livingkv.server.stepwise import in_steps, pause
+from livingkv.server.text_pieces import pieces_of
 from livingkv.server.token_texts import TokenTexts
 from livingkv.settings import Settings
 from livingkv.store import TokenIds
@@ -44,7 +46,7 @@ class Completion:
 
     def steps(self) -> Iterator[None]:
         """Read the prompt and generate, pausing often."""
-        ids = self._ids()
+        ids = yield from in_steps(self._ids)
         max_tokens = self.limits.room_for_reply(len(ids), self.asked.wish.max_tokens)
         hot = self.engine.hot_window(self.settings, len(self.engine.words.framing.prologue))
         self.emit(Began(len(ids), 0, 0, None))
@@ -57,9 +59,18 @@ class Completion:
 
     def _ids(self) -> TokenIds:
         prompt, words = self.asked.prompt, self.engine.words
-        ids = words.encode_template(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = self._encoded(prompt) if isinstance(prompt, str) else list(prompt)
         if not ids:
             ids = list(words.framing.prologue[:1])
         if not 0 <= min(ids) <= max(ids) < self.engine.model.shape.vocab_size:
             raise ApiError(400, "prompt: token ids of the model are allowed", param="prompt")
         return np.array(ids, np.int32)
+
+    def _encoded(self, prompt: str) -> list[int]:
+        """A prompt in pieces, with a pause before each. Raises ApiError as soon as it is known to be too long."""
+        ids: list[int] = []
+        for piece in pieces_of(prompt, self.engine.words.added):
+            pause()
+            self.limits.check_prompt(len(ids))
+            ids += self.engine.words.encode_template(piece)
+        return ids

@@ -25,7 +25,7 @@ from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
 from livingkv.server.receiving import Receiving
 from livingkv.server.request_headers import check_headers
-from livingkv.server.uploads import Upload, counted, upload_of
+from livingkv.server.uploads import counted, upload_of
 
 if TYPE_CHECKING:
     from livingkv.server.page.access import PageAccess
@@ -116,7 +116,11 @@ class Guard:
         if scope["method"] in ("POST", "PUT", "PATCH") and not is_stranger:
             upload = upload_of(scope["path"], self._options)
             _check_type(headers, upload.kinds)
-            receive = await self._received(headers, receive, upload)
+            if upload.is_streamed:
+                with self._receiving.place():
+                    await self._app(scope, counted(headers, receive, upload.max_bytes), send)
+                return
+            receive = await self._receiving.whole(headers, receive, upload.max_bytes)
         await self._app(scope, receive, send)
 
     def _is_stranger(self, path: str, headers: Headers) -> bool:
@@ -155,13 +159,6 @@ class Guard:
         if key is None:
             raise ApiError(401, "a valid API key is needed: Authorization: Bearer lkv_...", code="invalid_api_key")
         return Caller(key.tenant, key)
-
-    async def _received(self, headers: Headers, receive: Receive, upload: Upload) -> Receive:
-        """Read the body, within the limit, or let it pass as it comes; what comes after it, the disconnect, is passed
-        on."""
-        if upload.is_streamed:
-            return counted(headers, receive, upload.max_bytes)
-        return await self._receiving.whole(headers, receive, upload.max_bytes)
 
     async def _refuse(self, error: ApiError, scope: Scope, send: Send) -> None:
         """Answer with an error, which a page that is allowed may read."""

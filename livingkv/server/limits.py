@@ -30,16 +30,22 @@ class TurnLimits:
         """Those of a service whose model was trained for so many tokens."""
         return cls(options.context_tokens or native_context, options.max_sessions, options.max_tenant_bytes)
 
+    def check_prompt(self, n_tokens: int) -> None:
+        """Raise ApiError where a prompt that begins with so many tokens, and goes on, leaves no room for a reply."""
+        if n_tokens >= self.context_tokens:
+            raise _too_long(f"more than {n_tokens}", self.context_tokens)
+
+    def check_input(self, n_tokens: int) -> None:
+        """Raise ApiError where a text of so many tokens, or more, is too long to be embedded."""
+        if n_tokens > self.context_tokens:
+            told = f"a text has {n_tokens} tokens or more, and {self.context_tokens} are allowed"
+            raise ApiError(400, told, param="input", code="context_length_exceeded")
+
     def room_for_reply(self, n_prompt: int, max_tokens: int) -> int:
         """How long the reply may be. Raises ApiError where the prompt leaves no room."""
         room = self.context_tokens - n_prompt
         if room < 1:
-            raise ApiError(
-                400,
-                f"the prompt has {n_prompt} tokens, and prompt and reply together may have {self.context_tokens}",
-                param="messages",
-                code="context_length_exceeded",
-            )
+            raise _too_long(str(n_prompt), self.context_tokens)
         return min(room, max_tokens)
 
     def check_sessions(self, tenant: Tenant) -> None:
@@ -55,6 +61,11 @@ class TurnLimits:
             if size + n_more >= self.max_tenant_bytes:
                 allowed = f"{size} bytes are stored and {self.max_tenant_bytes} are allowed: forget some sessions"
                 raise ApiError(507, allowed, code="tenant_full")
+
+
+def _too_long(n_tokens: str, allowed: int) -> ApiError:
+    told = f"the prompt has {n_tokens} tokens, and prompt and reply together may have {allowed}"
+    return ApiError(400, told, param="messages", code="context_length_exceeded")
 
 
 class Rate:

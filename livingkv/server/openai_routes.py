@@ -20,7 +20,7 @@ from livingkv.server.replies import ChatAnswer, CompletionAnswer
 from livingkv.server.replying import Wish
 from livingkv.server.schemas import ChatBody, CompletionBody, EmbeddingBody, Generation
 from livingkv.server.service import Service
-from livingkv.server.turn import TurnRequest
+from livingkv.server.turn_request import TurnRequest
 from livingkv.server.whose import whose
 
 

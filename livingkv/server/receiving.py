@@ -38,7 +38,7 @@ class Receiving:
         said = headers.get("content-length", "0")
         if said.isdecimal() and int(said) > limit:
             raise too_large(limit)
-        with self._place() as body:
+        with self.place() as body:
             last = await self._received(receive, body, limit)
             waiting: list[Message] = [last if last["type"] != "http.request" else _request(bytes(body))]
 
@@ -48,8 +48,9 @@ class Receiving:
         return replay
 
     @contextmanager
-    def _place(self) -> Iterator[bytearray]:
-        """Room for one body, whose bytes are counted until the block ends."""
+    def place(self) -> Iterator[bytearray]:
+        """Room for one body, counted until the block ends, and with it the bytes that are in what is given. Raises
+        ApiError where too many come at once."""
         if self._n >= self._options.max_uploads:
             raise self._refusal()
         body = bytearray()
@@ -79,8 +80,7 @@ class Receiving:
                         n_counted = len(body)
                         patience.reschedule(loop.time() + PATIENCE_S)
         except TimeoutError as error:
-            told = f"the body comes too slowly: {LEAST_BYTES} bytes in {PATIENCE_S:.0f} s are the least"
-            raise ApiError(408, told, code="timeout") from error
+            raise too_slow() from error
 
     def _count(self, n: int, n_bytes: int) -> None:
         self._n, self._n_bytes = self._n + n, self._n_bytes + n_bytes
@@ -100,3 +100,9 @@ def _request(body: bytes) -> Message:
 def too_large(limit: int) -> ApiError:
     """A body is longer than it may be."""
     return ApiError(413, f"a body of at most {limit} bytes is allowed", code="body_too_large")
+
+
+def too_slow() -> ApiError:
+    """A body brings too little in `PATIENCE_S`."""
+    told = f"the body comes too slowly: {LEAST_BYTES} bytes in {PATIENCE_S:.0f} s are the least"
+    return ApiError(408, told, code="timeout")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,15 @@ from jinja2 import TemplateError
 from livingkv.engine import Engine
 from livingkv.errors import InputError
 from livingkv.framing import sentence_tokens
-from livingkv.server.segments import Segment, joined
+from livingkv.server import text_pieces
+from livingkv.server.segments import Segment, joined, whole_of
+from livingkv.server.stepwise import pause
+from livingkv.server.text_pieces import pieces_of
 from livingkv.store import Role, SentenceRecord
 from livingkv.text import SentenceSpan, split_sentences
 
 Message = Mapping[str, Any]
+Count = Callable[[int], None]
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
@@ -53,14 +57,20 @@ class ChatTemplate:
             self._strips = "  x  " not in closed
             self._header = opened.removeprefix(closed)
 
-    def segments(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[Segment]:
-        """The whole conversation, up to where the reply begins. Raises InputError for what the template refuses."""
-        return self._cut(self._marked(messages, tools))
+    def segments(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, count: Count | None = None
+    ) -> list[Segment]:
+        """The whole conversation, up to where the reply begins. Long texts are tokenised in pieces, with a pause before
+        each; while more than a piece is left, `count` gets the tokens so far, and may raise.
 
-    def next_segments(self, messages: Sequence[Message]) -> list[Segment]:
-        """What follows a reply that was just generated, up to where the next one begins."""
+        Raises InputError for what the template refuses.
+        """
+        return self._cut(self._marked(messages, tools), count)
+
+    def next_segments(self, messages: Sequence[Message], *, count: Count | None = None) -> list[Segment]:
+        """What follows a reply that was just generated, up to where the next one begins; as `segments`."""
         before: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
-        whole = self._cut(self._marked([*before, *messages], None))
+        whole = self._cut(self._marked([*before, *messages], None), count)
         reply = next((n for n, segment in enumerate(whole) if segment.role == "assistant"), None)
         if reply is None:
             raise InputError("history", "stored", "this model's chat template needs the whole conversation")
@@ -119,25 +129,26 @@ class ChatTemplate:
             return [self._guarded(item, marks) for item in value]
         return value
 
-    def _cut(self, marked: tuple[str, _Marks]) -> list[Segment]:
+    def _cut(self, marked: tuple[str, _Marks], count: Count | None) -> list[Segment]:
         """The rendered text in segments."""
         rendered, marks = marked
         found: list[Segment] = []
+        meter = _Meter(len(rendered), count)
         done = 0
         for mark in re.finditer(f"[{marks.user}{marks.tool}{marks.reply}]", rendered):
             at = mark.start()
             if at < done:
                 continue
-            if mark[0] == marks.reply:
+            role: Role = "assistant" if mark[0] == marks.reply else "user" if mark[0] == marks.user else "document"
+            if role == "assistant":
                 lo, hi = self._reply_start(rendered, done, at), self._reply_end(rendered, at)
-                said = self._reply(rendered[lo:hi], marks)
             else:
                 lo, hi = at, rendered.find(marks.close, at) + 1
-                said = self._said(rendered[lo:hi], marks, "user" if mark[0] == marks.user else "document")
             if lo is not None and hi > lo:
-                found += [self._template(rendered[done:lo], marks), said]
+                found.append(self._segment("template", rendered[done:lo], marks, meter))
+                found.append(self._segment(role, rendered[lo:hi], marks, meter))
                 done = hi
-        return joined([*found, self._template(rendered[done:], marks)])
+        return joined([*found, self._segment("template", rendered[done:], marks, meter)])
 
     def _reply_start(self, rendered: str, lo: int, mark: int) -> int | None:
         assert self._header is not None
@@ -148,28 +159,44 @@ class ChatTemplate:
         ends = [end for stop in self._stops if (end := rendered.find(stop, mark)) >= 0]
         return min(ends, default=len(rendered))
 
-    def _clean(self, text: str, marks: _Marks) -> str:
-        """The text without marks; the guard stays."""
-        return re.sub(f"[{marks.user}{marks.tool}{marks.close}{marks.reply}]", "", text)
+    def _segment(self, role: Role, text: str, marks: _Marks, meter: _Meter) -> Segment:
+        """A part of the rendered text without marks, tokenised piece by piece; where the guard stands, no special token
+        is recognised."""
+        unmarked = re.sub(f"[{marks.user}{marks.tool}{marks.close}{marks.reply}]", "", text)
+        if role in ("user", "document"):
+            unmarked = unmarked.replace(marks.guard, "")
+        parts: list[Segment] = []
+        for piece in pieces_of(unmarked, self._words.added):
+            pause()
+            parts.append(self._piece(role, piece, marks.guard))
+            meter.took(len(piece), len(parts[-1].ids))
+        return whole_of(parts)
 
-    def _template(self, text: str, marks: _Marks) -> Segment:
-        ids = self._words.encode_rendered(self._clean(text, marks), marks.guard).ids
-        return Segment("template", np.array(ids, np.int32))
-
-    def _said(self, text: str, marks: _Marks, role: Role) -> Segment:
-        words = self._clean(text, marks).replace(marks.guard, "")
+    def _piece(self, role: Role, text: str, guard: str) -> Segment:
+        if role == "template":
+            return Segment(role, np.array(self._words.encode_rendered(text, guard).ids, np.int32))
+        words = text.replace(guard, "")
         spans = split_sentences(words.encode()) if words else []
-        encoded = self._words.encode_sentences(words.encode(), spans)
+        if role == "assistant":
+            encoded = sentence_tokens(words, self._words.encode_rendered(text, guard), spans)
+        else:
+            encoded = self._words.encode_sentences(words.encode(), spans)
         return Segment(role, np.array(encoded.token_ids, np.int32), words, records(spans, encoded.sentence_tokens))
 
-    def _reply(self, text: str, marks: _Marks) -> Segment:
-        guarded = self._clean(text, marks)
-        words = guarded.replace(marks.guard, "")
-        spans = split_sentences(words.encode()) if words else []
-        encoded = sentence_tokens(words, self._words.encode_rendered(guarded, marks.guard), spans)
-        return Segment(
-            "assistant", np.array(encoded.token_ids, np.int32), words, records(spans, encoded.sentence_tokens)
-        )
+
+@dataclass(slots=True)
+class _Meter:
+    """How much of a rendered text is tokenised."""
+
+    n_chars_left: int
+    count: Count | None
+    n_tokens: int = 0
+
+    def took(self, n_chars: int, n_tokens: int) -> None:
+        self.n_chars_left -= n_chars
+        self.n_tokens += n_tokens
+        if self.count is not None and self.n_chars_left > text_pieces.PIECE_CHARS:
+            self.count(self.n_tokens)
 
 
 def records(spans: Sequence[SentenceSpan], tokens: Sequence[tuple[int, int]]) -> tuple[SentenceRecord, ...]:

@@ -55,6 +55,21 @@ def joined(segments: Iterable[Segment]) -> list[Segment]:
     return found
 
 
+def whole_of(parts: Sequence[Segment]) -> Segment:
+    """One piece that was tokenised in parts, of one role; there is one part at least."""
+    if len(parts) == 1:
+        return parts[0]
+    sentences: list[SentenceRecord] = []
+    n_bytes = n_ids = 0
+    for part in parts:
+        for one in part.sentences:
+            span = (one.byte_lo + n_bytes, one.byte_hi + n_bytes)
+            sentences.append(SentenceRecord(*span, one.token_lo + n_ids, one.token_hi + n_ids))
+        n_bytes, n_ids = n_bytes + len(part.text.encode()), n_ids + len(part.ids)
+    text = "".join(part.text for part in parts)
+    return Segment(parts[0].role, np.concatenate([part.ids for part in parts]), text, tuple(sentences))
+
+
 def n_tokens(segments: Iterable[Segment]) -> int:
     """Tokens of all segments."""
     return sum(len(segment.ids) for segment in segments)

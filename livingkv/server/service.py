@@ -37,7 +37,8 @@ from livingkv.server.settings import cancellable_settings
 from livingkv.server.stepwise import in_steps
 from livingkv.server.tenants import Tenant, Tenants
 from livingkv.server.token_texts import TokenTexts
-from livingkv.server.turn import Turn, TurnRequest
+from livingkv.server.turn import Turn
+from livingkv.server.turn_request import TurnRequest
 from livingkv.settings import DEFAULT_CODEC
 
 LOG = logging.getLogger("livingkv.server")
@@ -64,7 +65,7 @@ class _Parts:
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
         self.tenants = Tenants(options.folder, model, self.settings, counters)
-        self.embedding = Embedding(self.engine)
+        self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
         """Generate a token; ready means that this works."""

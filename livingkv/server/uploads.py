@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from time import monotonic
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
-from livingkv.server.api_errors import ApiError
+from livingkv.server import receiving
 from livingkv.server.options import ServerOptions
-from livingkv.server.receiving import PATIENCE_S, too_large
+from livingkv.server.receiving import too_large
 
 INGEST_PATH, IMPORT_PATH = "/v1/memory/ingest", "/v1/import"
 PAGE, PAGE_LOGIN_PATH = "/page/", "/page/login"
@@ -48,25 +49,29 @@ def upload_of(path: str, options: ServerOptions) -> Upload:
 
 
 def counted(headers: Headers, receive: Receive, limit: int) -> Receive:
-    """The same messages, as long as their bodies are within the limit and none takes longer than PATIENCE_S. Raises
-    ApiError where the body says that it is longer, else to whoever receives what is too long or too late."""
+    """The same messages, as long as their bodies are within the limit and come as fast as any body has to
+    (receiving.py); the time that the receiver takes does not count. Raises ApiError where the body says that it is
+    longer, else to whoever receives what is too long or too late."""
     said = headers.get("content-length", "0")
     if said.isdecimal() and int(said) > limit:
         raise too_large(limit)
-    n_bytes = 0
+    n_bytes, n_counted, waited_s = 0, 0, 0.0
     is_open = True  # what comes after the body, the disconnect, may take as long as it likes
 
     async def next_message() -> Message:
-        nonlocal n_bytes, is_open
+        nonlocal n_bytes, n_counted, waited_s, is_open
+        started = monotonic()
         try:
-            async with asyncio.timeout(PATIENCE_S if is_open else None):
+            async with asyncio.timeout(receiving.PATIENCE_S - waited_s if is_open else None):
                 message = await receive()
         except TimeoutError as error:
-            raise ApiError(408, f"the body did not go on within {PATIENCE_S:.0f} s", code="timeout") from error
-        n_bytes += len(message.get("body", b""))
+            raise receiving.too_slow() from error
+        n_bytes, waited_s = n_bytes + len(message.get("body", b"")), waited_s + monotonic() - started
         is_open = is_open and bool(message.get("more_body", False))
         if n_bytes > limit:
             raise too_large(limit)
+        if n_bytes - n_counted >= receiving.LEAST_BYTES:
+            n_counted, waited_s = n_bytes, 0.0
         return message
 
     return next_message

@@ -97,10 +97,10 @@ def test_a_line_of_json_has_no_content(served: Served, lines: StringIO) -> None:
 def test_an_error_is_one_line_of_json_without_values(
     served: Served, lines: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("".join(["XAN", "THIC"]))
 
-    monkeypatch.setattr("livingkv.server.turn.Turn._find", broken)
+    monkeypatch.setattr("livingkv.server.placing.Placing._find", broken)
     assert served.post({"messages": talk("Hello")}).status_code == 500
     errors = [line for line in parsed(lines) if line["level"] == "error"]
     assert len(errors) == 1 and "RuntimeError" in errors[0]["traceback"] and "XANTHIC" not in lines.getvalue()

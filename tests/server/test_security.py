@@ -262,12 +262,12 @@ def test_the_log_says_nothing_of_what_was_said(served: Served, caplog: pytest.Lo
 def test_a_fault_is_told_and_logged_without_content(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from livingkv.server.turn import Turn
+    from livingkv.server.placing import Placing
 
-    def broken(self: Turn) -> object:
+    def broken(self: Placing, said: object, *, follows: bool) -> object:
         raise RuntimeError("-".join(["XANTHIC", "9"]))
 
-    monkeypatch.setattr(Turn, "_find", broken)
+    monkeypatch.setattr(Placing, "_find", broken)
     failed = served.count("failed_total")
     answer = served.post({"messages": talk("XANTHIC-9")})
     assert answer.status_code == 500 and "XANTHIC" not in answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -9,8 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message
 
 from livingkv.server import receiving
+from livingkv.server.api_errors import ApiError
+from livingkv.server.uploads import counted
 from tests.server.serving import CHAT, Served, serving, talk, wait_until
 
 
@@ -109,3 +114,37 @@ def test_a_client_that_goes_away_while_it_sends_holds_nothing(narrow: Served, tm
     with upload(narrow, b"{" * 1000):
         wait_until(lambda: narrow.count("uploads") == 1)
     wait_until(lambda: is_quiet(narrow), 2)
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(1, True), (500, False)])
+def test_a_body_that_is_passed_on_has_to_come_as_fast(monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool) -> None:
+    monkeypatch.setattr(receiving, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(receiving, "LEAST_BYTES", 1000)
+    left = iter(range(12))
+
+    async def trickle() -> Message:
+        await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": b" " * size, "more_body": next(left) < 10}
+
+    async def received() -> int:
+        receive, n_bytes = counted(Headers({}), trickle, 1 << 20), 0
+        while True:
+            message = await receive()
+            n_bytes += len(message["body"])
+            if not message["more_body"]:
+                return n_bytes
+
+    if is_cut:
+        with pytest.raises(ApiError, match="too slowly"):
+            asyncio.run(received())
+    else:
+        assert asyncio.run(received()) == 11 * size
+
+
+def test_a_body_that_is_passed_on_has_a_place(narrow: Served) -> None:
+    with upload(narrow, b"{" * 1000), upload(narrow, b"{" * 500, None):
+        wait_until(lambda: narrow.count("uploads") == 2)
+        kind = {"Content-Type": "application/octet-stream"}
+        answer = narrow.client.post("/v1/import", content=b"x", headers=kind)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_uploads")
+    wait_until(lambda: is_quiet(narrow))
