@@ -20,7 +20,7 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
 });
 """
-_FOCUSED = "(() => { const e = document.activeElement; return e ? (e.getAttribute('aria-label') || e.name || e.id || e.textContent).trim() : ''; })()"
+_FOCUSED = "document.activeElement?.outerHTML.slice(0, 200)"
 
 
 def chromium_path() -> str | None:
