@@ -52,9 +52,9 @@ class Inside:
         """What a GET of `path` answers."""
         return await self._json("GET", path, query or {}, None)
 
-    async def post(self, path: str, body: Json | None = None, query: Query | None = None) -> Json:
+    async def post(self, path: str, body: Json | None = None) -> Json:
         """What a POST of a JSON body answers."""
-        return await self._json("POST", path, query or {}, body or {})
+        return await self._json("POST", path, {}, body or {})
 
     async def patch(self, path: str, body: Json) -> Json:
         """What a PATCH answers."""

@@ -25,8 +25,6 @@ async def home(visit: Visit) -> Response:
         asked = given(query=query, user=visit.user, k=k, **filters)
         hits = await visit.inside.post("/v1/memory/search", asked)
     found = {"query": query, "filters": filters, "k": k, "hits": [] if hits is None else hits["hits"], "roles": ROLES}
-    if visit.is_part:
-        return visit.html("_hits.html", **found)
     stats, recent = None, None
     if not query:
         stats = await visit.inside.get("/v1/stats")

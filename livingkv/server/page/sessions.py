@@ -32,12 +32,13 @@ class Mark(NamedTuple):
 
 def marks(timeline: Sequence[Json]) -> list[Mark]:
     """The parts of a timeline to scale; what is too thin to be seen is as wide as a hair."""
-    end = max((part["tokens"][1] for part in timeline), default=0)
+    start = min((part["tokens"][0] for part in timeline), default=0)
+    length = max((part["tokens"][1] for part in timeline), default=0) - start
     found = []
-    for part in timeline:
+    for part in timeline if length else ():
         lo, hi = part["tokens"]
-        width = max(_LEAST_WIDTH, (hi - lo) / end * _WIDTH) if end else 0.0
-        x = min(lo / end * _WIDTH, _WIDTH - width) if end else 0.0
+        width = max(_LEAST_WIDTH, (hi - lo) / length * _WIDTH)
+        x = min((lo - start) / length * _WIDTH, _WIDTH - width)
         label = f"{part['source'] or part['role']}: tokens {lo:,} to {hi:,}"
         found.append(Mark(round(x, 2), round(width, 2), str(part["role"]), label))
     return found
@@ -60,7 +61,7 @@ async def act(visit: Visit) -> Response:
     """Restore, check, fork, rename or pin a session."""
     verb, route, name = visit.said("verb"), _route(visit), visit.said("name")
     if verb in ("restore", "save"):
-        done = await visit.inside.post(f"{route}/{verb}", None, given(user=visit.user))
+        done = await visit.inside.post(f"{route}/{verb}", given(user=visit.user))
         if verb == "restore":
             visit.parts.samples.restored(visit.tenant, done)
         visit.note("restored" if verb == "restore" else "checked", f"session “{name}”")
