@@ -5,6 +5,8 @@ Knows the store and its index; none of them needs the model or changes anything.
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from livingkv.asking import check_ask
 from livingkv.describing import hit_of, session_info, store_stats, stored_sentences
 from livingkv.errors import InputError
@@ -44,7 +46,9 @@ class Looking:
             raise InputError("limit", limit, f"1 to {MOST_FOUND} is allowed")
         scope, depth = Scope.of(session), limit
         while True:
+            started = perf_counter()
             found = probe(self._home.store(), self._home.index.current(), question, scope, depth).hits
+            self._home.watch.probed(perf_counter() - started)
             fitting = [hit for hit in found if _is_of(hit, source, role)]
             if len(fitting) >= limit or depth >= MOST_FOUND or (source is None and role is None):
                 return [hit_of(hit) for hit in fitting[:limit]]

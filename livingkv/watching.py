@@ -9,6 +9,9 @@ class Watch:
     def probed(self, seconds: float) -> None:
         """The index was asked for what a question may mean."""
 
+    def ingested(self, n_tokens: int) -> None:
+        """A text was read to its end."""
+
     def restored(self, seconds: float) -> None:
         """A session's hot window was brought back from the store."""
 

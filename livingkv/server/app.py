@@ -22,6 +22,7 @@ from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
 from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
+from livingkv.server.mcp_endpoint import mcp_route
 from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.page.access import PageAccess
@@ -40,6 +41,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(memory_routes(service))
     app.include_router(job_routes(service))
     app.include_router(page_routes(service, access))
+    app.router.routes.append(mcp_route(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(LivingKVError, _refused)

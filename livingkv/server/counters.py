@@ -27,6 +27,7 @@ class Counters(Watch):
         self.prefilled_tokens = self._counter("prefilled_tokens", "Tokens of prompts that went through the model")
         self.cached_tokens = self._counter("cached_tokens", "Tokens of prompts whose stored state was reused")
         self.generated_tokens = self._counter("generated_tokens", "Tokens that were generated")
+        self.ingested_tokens = self._counter("ingested_tokens", "Tokens of texts that were ingested to their end")
         self.turns = self._counter("turns", "Turns that were committed")
         self.cancelled = self._counter("cancelled", "Requests that were given up by their client")
         self.failed = self._counter("failed", "Requests that failed by a fault of the service")
@@ -72,6 +73,9 @@ class Counters(Watch):
 
     def probed(self, seconds: float) -> None:
         self.probe_seconds.observe(seconds)
+
+    def ingested(self, n_tokens: int) -> None:
+        self.ingested_tokens.inc(n_tokens)
 
     def restored(self, seconds: float) -> None:
         self.restore_seconds.observe(seconds)

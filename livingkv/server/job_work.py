@@ -169,6 +169,8 @@ class _Ingesting:
                     done = yield from in_steps(lambda: self._ingest(tenant, job, source, text))
                 except _LetIn:
                     yield from tenant.gate.step_out()
+            if not done.skipped:
+                tenant.home.watch.ingested(done.n_tokens)
         job.result = ingested_json(done)
 
     def _opened(self, tenant: Tenant) -> tuple[str, bytes]:

@@ -120,3 +120,4 @@ def start_logging(form: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it quotes requests; tools that fail are in our own log

@@ -10,6 +10,7 @@ from tests.docs.modules import ROOT
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "deploy" / "README.md",
     *sorted((ROOT / "livingkv").rglob("*.md")),
 ]
 

@@ -13,7 +13,7 @@ from tests.docs.modules import ROOT, files, imports, relative
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 OWN = [module for module in files() if module != "livingkv"]
-TORCH_FREE = ("livingkv", "livingkv.store", "livingkv.index", "livingkv.cli")
+TORCH_FREE = ("livingkv", "livingkv.store", "livingkv.index", "livingkv.cli", "livingkv.client")
 
 
 def layers() -> list[tuple[str, list[str]]]:
@@ -118,6 +118,8 @@ def test_importing_livingkv_loads_no_torch() -> None:
         ("starlette", r"server/.*"),
         ("uvicorn", r"server/.*"),
         ("pydantic", r"server/.*"),
+        ("mcp", r"server/mcp_.*"),
+        ("httpx", r"client/.*"),
         ("prometheus_client", r"server/.*"),
         ("transformers", r"(model|gguf_).*\.py|runner\.py|index/minilm\.py"),
     ],

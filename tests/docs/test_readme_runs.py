@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from livingkv.cli import app
 from livingkv.cli_process import ExitCode, run
 from tests.docs.modules import ROOT
 from tests.docs.pages import blocks, read
+from tests.server.serving import serving
 
 pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
 
+SERVICE = "http://127.0.0.1:8345"
 README = read("README.md")
 MAKEFILE = read("Makefile")
 
@@ -60,7 +63,10 @@ def test_the_shell_lines_of_the_first_use_run(
 
 @pytest.mark.parametrize("snippet", blocks(README, "python"), ids=lambda snippet: str(len(snippet)))
 def test_a_python_snippet_runs(snippet: str, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(snippet, "README.md", "exec"), {"__name__": "__main__"})
+    with ExitStack() as service:
+        if SERVICE in snippet:
+            snippet = snippet.replace(SERVICE, service.enter_context(serving(clone / "served")).url)
+        exec(compile(snippet, "README.md", "exec"), {"__name__": "__main__"})
     output = capsys.readouterr().out
     assert "4471" in output or "True" in output.split(), output
 

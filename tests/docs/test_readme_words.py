@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import livingkv
+import livingkv.client
 from livingkv import errors
 from livingkv.cli import AskMode, app
 from livingkv.cli_process import ExitCode
@@ -68,7 +69,7 @@ def test_the_fields_of_the_json_are_all_named() -> None:
 
 
 def test_names_of_classes_exist() -> None:
-    known = set(dir(errors)) | set(livingkv.__all__)
+    known = set(dir(errors)) | set(livingkv.__all__) | set(livingkv.client.__all__)
     assert {word for word in WORDS if re.fullmatch(r"[A-Z]+[a-z]\w*", word)} <= known
 
 

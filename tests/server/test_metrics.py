@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from livingkv.errors import RecordDamaged
 from livingkv.memory import Memory
 from livingkv.server import census
 from livingkv.store import Store
+from tests.docs.pages import read, table
 from tests.server.serving import CHAT, Served, cached, said, scripted, serving, slowly, talk, wait_until
 
 LONG = "Word after word is read. " * 40
@@ -147,6 +149,35 @@ def test_probes_and_what_tiers_did_are_counted_and_never_go_back(own: Served) ->
     on_loop(own, "What is the boat called?")
     assert value(own, "tier_misses_total", tenant="default") > misses
     assert value(own, "tier_hits_total", tenant="default") >= hits
+
+
+def test_an_ingested_text_is_counted_once(own: Served) -> None:
+    before = value(own, "ingested_tokens_total")
+    body = {"text": "The harbour master keeps the key of the tower.\n" * 20, "source": "book", "session": "notes"}
+    results = []
+    for _ in range(2):
+        job = own.client.post("/v1/memory/ingest", json=body).json()["job"]
+        wait_until(lambda job=job: own.client.get(f"/v1/jobs/{job['id']}").json()["ended_s"] is not None)
+        results.append(own.client.get(f"/v1/jobs/{job['id']}").json()["result"])
+    assert value(own, "ingested_tokens_total") - before == results[0]["tokens"] > 0
+    assert value(own, "background") == 0
+
+
+def test_a_search_is_a_probe(own: Served) -> None:
+    own.chat("My boat is called Thistle.", session="search")
+    before = value(own, "probe_seconds_count")
+    assert own.client.post("/v1/memory/search", json={"query": "Thistle"}).status_code == 200
+    assert value(own, "probe_seconds_count") == before + 1
+
+
+def test_labels_are_those_of_the_documentation(own: Served) -> None:
+    page = table(read("docs/SERVE.md"), "metric")
+    documented = {name: set(labels.replace("`", "").split()) for name, _, labels, _ in page}
+    ends = re.compile(r"_(bucket|count|sum|created)$")
+    for name, pairs in scraped(own):
+        known = name if name in documented else ends.sub("", name)
+        if not name.endswith("_created"):
+            assert {label for label, _ in pairs} - {"le"} == documented[known], name
 
 
 def test_a_scrape_during_a_long_prefill_is_quick(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:

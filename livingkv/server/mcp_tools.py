@@ -1,0 +1,189 @@
+"""What the tools of /mcp do: each is one of the memory's verbs, for the caller's tenant and user.
+
+Knows tools and the verbs that they stand for; knows no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel
+
+from livingkv import __version__
+from livingkv.server import mcp_schemas as schemas
+from livingkv.server.guard import Caller
+from livingkv.server.keys import Scope as KeyScope
+from livingkv.server.memory_bodies import AskBody, ForgetBody, SaidMessage, SearchBody, TurnBody
+from livingkv.server.memory_shapes import shown_stats
+from livingkv.server.owners import Owner, session_of
+from livingkv.server.remembering import Remembering
+from livingkv.server.service import Service
+from livingkv.server.unlearning import Unlearning
+
+A = TypeVar("A", bound=BaseModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks whom: a caller, for one user's sessions."""
+
+    service: Service
+    caller: Caller
+    owner: Owner
+
+    async def of(self, work: Callable[[Remembering], T], *, alone: bool = False) -> T:
+        """What `work` returns, on the inference thread. Raises ApiError."""
+        owner, limits, counters = self.owner, self.service.limits, self.service.counters
+        return await self.service.call(
+            self.caller.tenant, lambda tenant: work(Remembering(tenant, owner, limits, counters)), alone=alone
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[A]):
+    """One tool. scope: what a key needs for it."""
+
+    name: str
+    title: str
+    description: str
+    scope: KeyScope
+    annotations: ToolAnnotations
+    arguments: type[A]
+    answer: type[BaseModel]
+    work: Callable[[Asked, A], Awaitable[dict[str, Any]]]
+
+    async def call(self, asked: Asked, arguments: dict[str, Any]) -> BaseModel:
+        """Check the arguments and do it. Raises pydantic's ValidationError, ApiError or LivingKVError."""
+        found = await self.work(asked, self.arguments.model_validate(arguments))
+        return self.answer.model_validate(found)
+
+
+async def _remember(asked: Asked, given: schemas.RememberArguments) -> dict[str, Any]:
+    said = [SaidMessage(role="user", content=given.text)] if given.text is not None else given.messages or []
+    body = TurnBody(messages=said, session=given.session, k=0)
+    return await asked.of(lambda memory: memory.turn(body))
+
+
+async def _recall(asked: Asked, given: schemas.RecallArguments) -> dict[str, Any]:
+    body = SearchBody(query=given.query, k=given.k, session=given.session)
+    return await asked.of(lambda memory: memory.search(body))
+
+
+async def _ask(asked: Asked, given: schemas.AskArguments) -> dict[str, Any]:
+    body = AskBody(query=given.query, mode=given.mode, max_tokens=given.max_tokens, session=given.session)
+    return await asked.of(lambda memory: memory.ask(body))
+
+
+async def _forget(asked: Asked, given: schemas.ForgetArguments) -> dict[str, Any]:
+    body = ForgetBody(ids=given.ids, session=given.session, dry_run=given.dry_run)
+    found = await asked.of(lambda memory: Unlearning(memory).forget(body), alone=not given.dry_run)
+    return {"dry_run": given.dry_run, "counts": found.get("receipt", found)["counts"]}
+
+
+async def _sessions(asked: Asked, given: schemas.SessionsArguments) -> dict[str, Any]:
+    def work(memory: Remembering) -> dict[str, Any]:
+        rows = (
+            [row for row in memory.tenant.memory.sessions() if asked.owner.owns(row.name)]
+            if memory.tenant.home.has_store
+            else []
+        )
+        rows = [row for row in rows if row.session_id > int(given.cursor or 0)]
+        more = len(rows) > given.limit
+        return {
+            "sessions": [
+                {
+                    "name": session_of(row.name),
+                    "kind": "document",
+                    "tokens": row.n_tokens,
+                    "sentences": row.n_sentences,
+                    "turns": row.n_turns,
+                    "created_s": row.created_s,
+                    "updated_s": row.updated_s,
+                }
+                for row in rows[: given.limit]
+            ],
+            "next_cursor": str(rows[given.limit - 1].session_id) if more else None,
+        }
+
+    return await asked.of(work)
+
+
+async def _stats(asked: Asked, _: schemas.StatsArguments) -> dict[str, Any]:
+    def work(memory: Remembering) -> dict[str, Any]:
+        found = memory.tenant.memory.stats() if memory.tenant.home.has_store else None
+        return shown_stats(found, asked.service.model_name, __version__)
+
+    return {"stats": await asked.of(work)}
+
+
+TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "remember",
+        "Remember",
+        "Store text or messages word for word, durably. Store what the user said or decided, and facts that will be "
+        "needed again, in sentences that are understood alone. Nothing is summarised; calling twice stores twice.",
+        "write",
+        schemas.ADDS,
+        schemas.RememberArguments,
+        schemas.Remembered,
+        _remember,
+    ),
+    Tool(
+        "recall",
+        "Recall",
+        "Find the stored sentences that a question is most about, by meaning and by words, the best first, with their "
+        "ids, sessions and sources. No model runs.",
+        "read",
+        schemas.READS,
+        schemas.RecallArguments,
+        schemas.Recalled,
+        _recall,
+    ),
+    Tool(
+        "ask",
+        "Ask the memory",
+        "Answer a question from what is stored, with the evidence. confident: false means that the memory does not "
+        "seem to hold the answer: do not take it for one.",
+        "read",
+        schemas.READS,
+        schemas.AskArguments,
+        schemas.Answered,
+        _ask,
+    ),
+    Tool(
+        "forget",
+        "Forget",
+        "Forget sentences by id, or a whole session, for good: text, model state, vectors and index entries. With "
+        "dry_run, the default, it only counts: show the counts to the user, and call again with dry_run false once "
+        "they agree.",
+        "write",
+        schemas.FORGETS,
+        schemas.ForgetArguments,
+        schemas.Forgotten,
+        _forget,
+    ),
+    Tool(
+        "sessions",
+        "List sessions",
+        "List the sessions with their sizes and times.",
+        "read",
+        schemas.READS,
+        schemas.SessionsArguments,
+        schemas.Sessions,
+        _sessions,
+    ),
+    Tool(
+        "stats",
+        "Statistics",
+        "Counts and bytes of the whole store, its tiers and its model.",
+        "read",
+        schemas.READS,
+        schemas.StatsArguments,
+        schemas.Stats,
+        _stats,
+    ),
+)

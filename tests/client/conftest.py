@@ -1,0 +1,34 @@
+"""A service that runs, for the tests of the client; each asks for a user of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from livingkv.client import Client
+from tests.server.serving import Served, serving
+
+_USERS = count()
+
+
+@pytest.fixture(scope="session", name="running")
+def start_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service on loopback, without keys."""
+    with serving(tmp_path_factory.mktemp("client") / "stores") as served:
+        yield served
+
+
+@pytest.fixture
+def served(running: Served) -> Served:
+    """The service, for a user that nobody else is."""
+    return replace(running, user=f"user-{next(_USERS)}")
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[Client]:
+    """A client of that user."""
+    with Client(served.url, user=served.user) as made:
+        yield made
