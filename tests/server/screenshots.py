@@ -1,7 +1,7 @@
 """The pictures of the web page in docs/screenshots: a service over the example notes, a Chromium that looks at it.
 
-`python -m tests.server.screenshots [--model M]`: with the default tiny random model the pages are real and the answers are
-not; name a model for pictures that are to be kept.
+`python -m tests.server.screenshots [--model M]`. With the default tiny random model the pages are real and the answers
+are not; name a model for pictures that are to be kept.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -18,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from livingkv.server.keys import make_key
 from livingkv.settings import Settings
-from tests.server.browsing import SMALL, Watched, chromium, chromium_path, watched
+from tests.server.browsing import SMALL, WIDE, Watched, chromium, chromium_path, watched
 from tests.server.serving import Served, serving, slowly
 
 pytestmark = [
@@ -288,13 +289,14 @@ def test_light_and_dark_follow_the_system_and_the_switch(browser: Browser, serve
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_accessible_and_fits_a_telephone(tab: Watched, browser: Browser, path: str) -> None:
+def test_every_page_is_accessible_and_fits_a_telephone(tab: Watched, path: str) -> None:
     at, _, query = path.partition("?")
     asked = dict([query.split("=")]) if query else {}
-    for scheme in ("light", "dark"):
-        tab.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        for size in (SMALL, None):
-            tab.page.set_viewport_size(size or {"width": 1100, "height": 800})  # type: ignore[arg-type]
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        tab.page.emulate_media(color_scheme=scheme)
+        for size in (SMALL, WIDE):
+            tab.page.set_viewport_size(size)
             tab.open(at, **asked)
             assert tab.overflow() <= 0, (path, size)
             closed = tab.page.locator("details:not([open]) > summary")
