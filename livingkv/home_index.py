@@ -26,6 +26,8 @@ from livingkv.index import Embedder, Entry, Index
 from livingkv.store_and_model import StoreAndModel
 
 _BATCH = 1000
+_SMALL_BATCH = 100
+"""Where others wait meanwhile: some 50 ms on a slow core."""
 
 
 class HomeIndex:
@@ -163,15 +165,21 @@ class HomeIndex:
         return contextlib.nullcontext() if engine is None else engine.runner.uninterrupted()
 
     def _feed(self) -> None:
-        store = self._base.store()
         if self._index is None:
             self._index = self._opened_index()
-        while batch := store.sentences_after(self._index.high_water, _BATCH):
-            if not self._base.read_only and not self._index.has_embedder:
-                self._index.use_embedder(self._embedder())
-            self._index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
-            self._index.commit(batch[-1].sentence_id)
+        while self._feed_batch(self._index, _BATCH):
+            pass
         self._feed_encrypted(self._index)
+
+    def _feed_batch(self, index: Index, limit: int) -> bool:
+        """Let the index know the next sentences; False where there are none."""
+        batch = self._base.store().sentences_after(index.high_water, limit)
+        if batch:
+            if not self._base.read_only and not index.has_embedder:
+                index.use_embedder(self._embedder())
+            index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
+            index.commit(batch[-1].sentence_id)
+        return bool(batch)
 
     def _feed_encrypted(self, index: Index) -> None:
         """Let the index know what it does not have of encrypted sessions; it keeps that in memory alone."""
@@ -194,13 +202,25 @@ class HomeIndex:
             self.remake()
 
     def remake(self) -> None:
-        """A new index of what the store holds now; of the old one nothing is left on disk."""
+        """A new index of what the store holds now; of the old one nothing is left on disk.
+
+        Others may run passes between two batches, so nobody else may use this memory meanwhile. Broken off, the rest
+        is fed at the next use.
+        """
         self.embedder_name()
         self._let_go()
         self._in_memory.clear()
-        self._index = Index.recreate(self._folder, self._embedder())
-        self.feed()
-        self._index.flush()
+        self._index = index = Index.recreate(self._folder, self._embedder())
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._let_go)
+            is_more = True
+            while is_more:
+                self._base.engine().runner.let_others()
+                with self._whole():
+                    is_more = self._feed_batch(index, _SMALL_BATCH)
+            self.feed()
+            index.flush()
+            undo.pop_all()
 
     def embedder_name(self) -> str | None:
         """Of the embedder that the index's vectors are made with; None where that cannot be told."""

@@ -97,6 +97,11 @@ class Runner:
         finally:
             self._is_whole = before
 
+    def let_others(self) -> None:
+        """As before a pass: call `between`, unless inside of `uninterrupted`."""
+        if not self._is_whole:
+            self.between()
+
     @property
     def tokens_per_s(self) -> float | None:
         """How fast text was read so far, over all passes of 16 tokens and more; None before the first."""

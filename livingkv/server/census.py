@@ -83,7 +83,7 @@ class Census(Collector):
         self._spent += time.monotonic() - started
         if self._left:
             return True
-        self._disk_free = shutil.disk_usage(self._folder).free
+        self._disk_free = _free_bytes(self._folder)
         self._latest, self._left = self._made, None
         self._due = time.monotonic() + max(LEAST_S, _SHARE * self._spent)
         self._asked.clear()
@@ -111,6 +111,13 @@ class Census(Collector):
     def describe(self) -> Iterator[Metric]:
         """The same families, without a value."""
         yield from Census(self._folder, tuple).collect()
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:  # a file system that is gone is told of by those who write to it
+        return None
 
 
 def _holding(tenant: Tenant) -> Holding:

@@ -42,7 +42,7 @@ class SaidMessage(Lenient):
 
 class TurnBody(ScopedBody):
     """/v1/memory/turn. query: what is recalled for; the last message of the user if it is left out. k: 0 recalls
-    nothing. recall: from all sessions of the user, or from this one."""
+    nothing. recall: from all sessions of the user, or from this one. kv: False makes a new session text-only."""
 
     messages: Annotated[list[SaidMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     query: Query | None = None
@@ -50,6 +50,7 @@ class TurnBody(ScopedBody):
     k: Annotated[Whole, Field(ge=0, le=MOST_HITS)] = 5
     max_tokens: Annotated[Whole, Field(ge=1)] = 64
     recall: Literal["all", "session"] = "all"
+    kv: bool = True
 
     @property
     def asked(self) -> str | None:

@@ -53,9 +53,11 @@ async def _call(
     *,
     alone: bool = False,
 ) -> T:
-    """Do the work for whoever asks, until they go away. Raises ApiError."""
+    """Do the work for whoever asks, until they go away; what is done alone forgets something, and goes on to its end.
+    Raises ApiError."""
     tenant, owner = _asking(request, scope, user)
-    return await while_there(request, service.call(tenant, _for(service, owner, work), alone=alone))
+    made = service.call(tenant, _for(service, owner, work), alone=alone)
+    return await (made if alone else while_there(request, made))
 
 
 def _asking(request: Request, scope: KeyScope, user: str | None) -> tuple[str, Owner]:

@@ -50,11 +50,13 @@ class Remembering:
         messages = [message.model_dump() for message in body.messages]
         with claimed(self.tenant, name):
             self.limits.check_bytes(self.tenant, sum(len(message.content.encode()) for message in body.messages))
-            is_new = self.tenant.home.known_session(name) is None
+            is_new = self.tenant.home.known_session(name, kv=body.kv) is None
             if is_new:
                 self.limits.check_sessions(self.tenant)
             answer, hits = self._recalled(body, name, is_new=is_new)
             recalled = perf_counter()
+            if is_new and not body.kv:
+                self.tenant.home.session_for_writing(name, kv=False)
             added = self.tenant.memory.add_messages(messages, session=name)
             stored = perf_counter()
         if answer is not None and answer.confident and answer.mode == "extract" and hits:

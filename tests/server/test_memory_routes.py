@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from livingkv.index import Index
 from tests.server.serving import Json, Served, scripted, serving, slowly, talk, wait_until
 
 FACTS = ("The key of the tower is in a tin.", "The lamp of the tower burns whale oil.", "The boat is called Petrel.")
@@ -74,6 +75,15 @@ def test_a_turn_recalls_before_it_stores(served: Served) -> None:
     assert second["answer"] == FACTS[0] and second["mode"] == "extract" and len(second["stored"]) == 2
     assert second["usage"]["completion_tokens"] == 0 and second["timings_ms"]["total"] > 0
     assert served.stored("default").decode() == f"{FACTS[0]}Where is the key of the tower?In a tin."
+
+
+def test_a_turn_makes_a_session_text_only_where_it_is_asked_to(served: Served) -> None:
+    before = served.count("prefilled_tokens_total")
+    assert turn(served, FACTS[0], kv=False)["stored"] and turn(served, FACTS[1])["stored"]
+    assert served.count("prefilled_tokens_total") == before
+    turn(served, FACTS[0], session="with-kv")
+    assert served.count("prefilled_tokens_total") > before
+    assert turn(served, FACTS[0], session="with-kv", kv=False, status=400)["error"]["param"] == "text-only"
 
 
 def test_what_is_recalled_gets_warmer(served: Served) -> None:
@@ -364,6 +374,32 @@ def test_an_ask_that_is_given_up_ends_within_a_second(
     monkeypatch.undo()
     assert turn(served, "More.")["stored"]
     assert served.service._ready().tenants.open_one("default").is_idle
+
+
+@pytest.mark.slow
+def test_others_are_served_while_much_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is made anew, which takes time; and a client that goes away leaves it whole."""
+    stored = turn(served, " ".join(f"Fact {n} is known." for n in range(1500)), kv=False)["stored"]
+    plain, waits = Index.commit, list[float]()
+
+    def slow(self: Index, high_water: int) -> None:
+        time.sleep(0.1)
+        plain(self, high_water)
+
+    monkeypatch.setattr(Index, "commit", slow)
+    tenant = served.service._ready().tenants.open_one("default")
+    with httpx.Client(base_url=served.url, timeout=30) as client, pytest.raises(httpx.ReadTimeout):
+        client.delete(f"/v1/memory/{stored[7]}", params={"user": served.user}, timeout=0.3)
+    while not tenant.gate.is_free:
+        began = time.monotonic()
+        assert served.post({"prompt": "Hi.", "max_tokens": 1}, "/v1/completions").status_code == 200
+        waits.append(time.monotonic() - began)
+    monkeypatch.undo()
+    assert len(waits) >= 2 and max(waits) < 1.2  # the whole takes longer than 1.5 s, a batch 0.1 s
+    found = {n: post(served, "search", query=f"Fact {n} is known.", k=1)["hits"][0]["text"] for n in (7, 9, 1499)}
+    assert found[7] != "Fact 7 is known." and [found[n] for n in (9, 1499)] == [
+        f"Fact {n} is known." for n in (9, 1499)
+    ]
 
 
 @pytest.mark.slow

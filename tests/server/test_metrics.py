@@ -251,3 +251,12 @@ def test_counting_gives_others_a_step(tmp_path: Path, monkeypatch: pytest.Monkey
     labels = {"tenant": "bb", "tier": "device"}
     assert registry.get_sample_value("livingkv_tier_bytes", labels) == 2
     assert not counting.ask()  # it is not long ago
+    assert registry.get_sample_value("livingkv_disk_free_bytes") is not None
+
+
+def test_a_folder_that_is_gone_has_no_free_bytes(tmp_path: Path) -> None:
+    counting, registry = census.Census(tmp_path / "gone", tuple), CollectorRegistry()
+    registry.register(counting)
+    assert counting.ask() and not counting.step()
+    assert registry.get_sample_value("livingkv_disk_free_bytes") is None
+    assert registry.get_sample_value("livingkv_tenants") == 0
