@@ -12,12 +12,10 @@ from typing import Any, Generic, TypeVar
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
-from livingkv import __version__
 from livingkv.server import mcp_schemas as schemas
 from livingkv.server.guard import Caller
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.memory_bodies import AskBody, ForgetBody, SaidMessage, SearchBody, TurnBody
-from livingkv.server.memory_shapes import shown_stats
 from livingkv.server.owners import Owner, session_of
 from livingkv.server.remembering import Remembering
 from livingkv.server.service import Service
@@ -113,11 +111,7 @@ async def _sessions(asked: Asked, given: schemas.SessionsArguments) -> dict[str,
 
 
 async def _stats(asked: Asked, _: schemas.StatsArguments) -> dict[str, Any]:
-    def work(memory: Remembering) -> dict[str, Any]:
-        found = memory.tenant.memory.stats() if memory.tenant.home.has_store else None
-        return shown_stats(found, asked.service.model_name, __version__)
-
-    return {"stats": await asked.of(work)}
+    return {"stats": await asked.of(lambda memory: memory.stats(asked.service.model_name))}
 
 
 TOOLS: tuple[Tool[Any], ...] = (

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence
+from livingkv import __version__
+from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence, TierStats
 from livingkv.server.job_results import receipt_json
 from livingkv.server.owners import session_of, user_of
 
@@ -82,9 +83,9 @@ def shown_counts(receipt: Forgotten) -> Json:
     return {"counts": shown["counts"], "bytes": {"text": shown["bytes"]["text"]}}
 
 
-def shown_stats(stats: Stats | None, model: str, version: str) -> Json:
-    """A store's counts and bytes; None where nothing was ever stored."""
-    tiers = None if stats is None or stats.tiers is None else asdict(stats.tiers)
+def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int, model: str) -> Json:
+    """A store's counts and bytes; None where nothing was ever stored. tiers: since the service opened it; None where
+    no page was asked for yet."""
     return {
         "sessions": 0 if stats is None else stats.n_sessions,
         "tokens": 0 if stats is None else stats.n_tokens,
@@ -97,9 +98,10 @@ def shown_stats(stats: Stats | None, model: str, version: str) -> Json:
         "bytes_per_token": None if stats is None else stats.bytes_per_token,
         "bf16_bytes_per_token": None if stats is None else stats.bf16_bytes_per_token,
         "codec": None if stats is None else stats.codec,
-        "tiers": tiers,
+        "tiers": None if tiers is None else asdict(tiers),
+        "device_bytes": device_bytes,
         "model": model,
-        "version": version,
+        "version": __version__,
     }
 
 

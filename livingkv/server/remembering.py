@@ -19,7 +19,7 @@ from livingkv.server.claims import claimed
 from livingkv.server.counters import Counters
 from livingkv.server.limits import TurnLimits
 from livingkv.server.memory_bodies import AskBody, SearchBody, TurnBody
-from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, usage
+from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, shown_stats, usage
 from livingkv.server.owners import Owner
 from livingkv.server.tenants import Tenant
 
@@ -93,6 +93,12 @@ class Remembering:
             return found.answer, [hit_of(hit) for hit in found.hits]
         hits = self.tenant.memory.search(asked, session=scope, limit=body.k)
         return self._answer(asked, scope, body.mode, body.max_tokens), hits
+
+    def stats(self, model: str) -> Json:
+        """The whole tenant's counts and bytes, and what its tiers did."""
+        home = self.tenant.home
+        stored = self.tenant.memory.stats() if home.has_store else None
+        return shown_stats(stored, home.tier_totals(), home.device_bytes, model)
 
     def search(self, body: SearchBody) -> Json:
         """Hits, best first. Raises LivingKVError."""

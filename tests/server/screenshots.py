@@ -69,7 +69,7 @@ def pictures(browser: Browser, url: str, scheme: str) -> Iterator[tuple[str, byt
         tab.page.get_by_role("button", name="Delete…").first.click()
         tab.page.get_by_role("heading", name="Delete one sentence?").wait_for()
         yield "delete", tab.page.screenshot()
-        tab.page.get_by_role("link", name="Keep").click()
+        tab.page.get_by_role("link", name="Keep", exact=True).click()
         tab.page.locator("blockquote a").first.click()
         yield "sentence", tab.page.screenshot()
         yield "session", _restored(tab).screenshot()

@@ -35,11 +35,11 @@ async def _sampled(visit: Visit) -> Json:
         visit.tenant,
         Sample(
             when_s=time.time(),
-            device_bytes=int(tiers.get("device_bytes") or 0),
-            ram_bytes=int(tiers.get("ram_bytes") or 0),
-            disk_bytes=int(stats.get("bytes") or 0),
-            n_hits=int(tiers.get("n_hits") or 0),
-            n_misses=int(tiers.get("n_misses") or 0),
+            device_bytes=int(stats["device_bytes"]),
+            ram_bytes=int(tiers.get("ram_bytes", 0)),
+            disk_bytes=int(stats["bytes"]),
+            n_hits=int(tiers.get("n_hits", 0)),
+            n_misses=int(tiers.get("n_misses", 0)),
         ),
     )
     return stats

@@ -133,6 +133,7 @@ class Visit:
             "key_name": "" if key is None else key.name or key.key_id,
             "tenant": "" if self.caller is None else self.caller.tenant,
             "here": self.request.url.path,
+            "is_part": self.is_part,
         }
 
     def go(self, path: str, **query: object) -> Response:

@@ -30,7 +30,10 @@
         { ...axis, space: 70, values: (_, ticks) => ticks.map(clock) },
         { ...axis, size: 70, values: (_, ticks) => ticks.map(each.show) },
       ],
-      scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
+      scales: {
+        x: { range: (_, lo, hi) => (hi - lo < 20 ? [(lo + hi) / 2 - 10, (lo + hi) / 2 + 10] : [lo, hi]) },
+        y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] },
+      },
       series: [{ label: "Time", value: (_, value) => clock(value) }, ...each.names.map((label, n) => ({
         label, stroke: style(`--plot-${n + 1}`), width: each.dots ? 0 : 2, value: (_, value) => each.show(value),
         points: { show: each.dots || undefined, size: 7, fill: style(`--plot-${n + 1}`) },
