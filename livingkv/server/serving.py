@@ -19,6 +19,7 @@ from livingkv.errors import InputError, LivingKVError, ModelError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.server.app import create_app
+from livingkv.server.heap import share_heaps
 from livingkv.server.inference_thread import Phase
 from livingkv.server.options import ServerOptions
 from livingkv.server.service import Service
@@ -36,6 +37,7 @@ def serve(options: ServerOptions, model: ModelChoice | LoadedModel, say: Callabl
     Raises InputError (the address is taken, the keys file cannot be read), or why the model could not be loaded or the
     service failed later; it ends then.
     """
+    share_heaps()
     service = Service(options, model)
     app = create_app(service)
     listening = _bound(options.host, options.port)
@@ -88,8 +90,8 @@ async def _serve(
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises InputError."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)  # TCP by its name: asyncio sets TCP_NODELAY on no other
     except OSError as error:
         raise InputError("host", host, f"an address of this machine is needed ({error.strerror})") from error
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
