@@ -149,6 +149,11 @@ class Home(StoreAndModel):
         self._hot.clear()  # one at a time: device memory does not grow with the sessions
         self._hot[session.session_id] = hot
 
+    def holds(self, session: SessionRow) -> HotWindow | None:
+        """The session's hot window, where device memory has it as the store does."""
+        hot = self._hot.get(session.session_id)
+        return hot if hot is not None and hot.n_tokens == session.n_tokens else None
+
     def adopt_hot_window(self, session: SessionRow, hot: HotWindow) -> None:
         """Hold the hot window of a session that was made with it, in the place of the one that is held."""
         assert hot.n_tokens == session.n_tokens, "the hot window is the session's"

@@ -154,8 +154,10 @@ class HotWindow:
         self.workspace.next_position = self.n_tokens = n_tokens
 
     def tail(self) -> bytes:
-        """The unsealed tail, losslessly: tokens from `n_sealed` on."""
+        """The unsealed tail, losslessly: tokens from `n_sealed` on; empty where there are none."""
         space = self.workspace
+        if self.n_tokens == self.n_sealed:
+            return b""
         return self._lossless.encode_run(space.view(space.end - (self.n_tokens - self.n_sealed), space.end))
 
     def branch(self, extra_tokens: int) -> Workspace:

@@ -29,6 +29,8 @@ from livingkv.server.page.access import PageAccess
 from livingkv.server.page.routes import page_routes
 from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
+from livingkv.server.session_routes import session_routes
+from livingkv.server.transfer_routes import transfer_routes
 
 
 def create_app(service: Service) -> FastAPI:
@@ -40,6 +42,8 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(openai_routes(service))
     app.include_router(memory_routes(service))
     app.include_router(job_routes(service))
+    app.include_router(session_routes(service))
+    app.include_router(transfer_routes(service))
     app.include_router(page_routes(service, access))
     app.router.routes.append(mcp_route(service))
     _add_operations(app, service)

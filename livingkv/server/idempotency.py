@@ -80,6 +80,7 @@ class Idempotency:
             told = "this Idempotency-Key came with another body before: use a new key"
             raise ApiError(409, told, code="idempotency_key_reused")
         if first is None:
+            self._make_room()
             first = _First(digest, asyncio.ensure_future(make()), self._now())
             first.answer.add_done_callback(lambda answer: self._note(asked, answer))
             self._known[asked] = first
@@ -90,11 +91,16 @@ class Idempotency:
             self._known.pop(asked, None)
 
     def _let_go_old(self) -> None:
-        """Forget what is older than a day, and the oldest that are too many; not what is still on its way."""
-        now, n_over = self._now(), len(self._known) - self._most + 1
+        """Forget what is older than a day; not what is still on its way."""
         for asked, first in list(self._known.items()):
-            if now - first.began_s < KEPT_S and n_over <= 0:
+            if self._now() - first.began_s < KEPT_S:
                 break
             if first.answer.done():
                 del self._known[asked]
-                n_over -= 1
+
+    def _make_room(self) -> None:
+        """Forget the oldest answer where there are as many as may be kept."""
+        if len(self._known) >= self._most:
+            oldest = next((asked for asked, first in self._known.items() if first.answer.done()), None)
+            if oldest is not None:
+                del self._known[oldest]

@@ -6,6 +6,7 @@ Knows bodies and answers; what a job does is job_work's.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,10 +14,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
-from livingkv.errors import InputError
+from livingkv.errors import InputError, ModelNotFound
 from livingkv.server.api_errors import ApiError
 from livingkv.server.guard import Caller
-from livingkv.server.job_results import defragged_json, receipt_json, reembedded_json
+from livingkv.server.job_results import Result, defragged_json, receipt_json, reembedded_json
 from livingkv.server.job_schemas import IngestBody, IngestOptions, PruneBody, ReembedBody, job_json
 from livingkv.server.job_work import Text
 from livingkv.server.jobs import Job
@@ -110,7 +111,7 @@ def _add_upkeep(router: APIRouter, service: Service) -> None:
             "",
             None,
             "sentences",
-            lambda tenant, progress: reembedded_json(tenant.memory.reembed(body.embedder, progress=progress)),
+            lambda tenant, progress: _reembedded(tenant, body.embedder, progress),
         )
         return _accepted(job)
 
@@ -167,6 +168,13 @@ def _admin(request: Request, user: str | None) -> tuple[Caller, Owner]:
 def _prunable(tenant: Tenant, owner: Owner) -> list[str]:
     """The sessions of a user that are not pinned."""
     return [row.name for row in tenant.home.store().sessions() if owner.owns(row.name) and not row.pinned]
+
+
+def _reembedded(tenant: Tenant, embedder: str, progress: Callable[[int, int], None]) -> Result:
+    try:
+        return reembedded_json(tenant.memory.reembed(embedder, progress=progress))
+    except ModelNotFound as error:
+        raise ApiError(400, str(error), param="embedder", code="model_not_found") from error
 
 
 def _accepted(job: Job) -> Response:

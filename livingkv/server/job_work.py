@@ -22,6 +22,7 @@ from livingkv.server.limits import TurnLimits
 from livingkv.server.owners import user_of
 from livingkv.server.stepwise import in_steps, pause
 from livingkv.server.tenants import Tenant
+from livingkv.server.transfers import clear
 
 Verb = Callable[[Tenant, Callable[[int, int], None]], Result]
 """A call that changes a store, with what it tells its progress to."""
@@ -116,6 +117,7 @@ class JobWork:
         for folder in sorted(self._folder.glob(f"*{WORK}")):
             tenant = folder.name.removesuffix(WORK)
             if TENANT.fullmatch(tenant):
+                clear(folder)
                 files = self._files(tenant)
                 for accepted in files.unfinished():
                     self._add(tenant, files, accepted, source=accepted.source)

@@ -126,10 +126,11 @@ class Jobs:
         if waiting is not None:
             self._end(own, waiting, "cancelled")
 
-    def writes_to(self, tenant: str, session: str | None) -> bool:
-        """True where a job that has not ended writes to this session, or, for None, to any."""
+    def writes_to(self, tenant: str, is_meant: Callable[[str], bool]) -> bool:
+        """True where an ingest that has not ended writes to a session whose stored name is meant."""
         return any(
-            job.kind == "ingest" and session in (None, job.session) for job in self.of(tenant) if not job.has_ended
+            job.kind == "ingest" and not job.has_ended and job.session is not None and is_meant(job.session)
+            for job in self.of(tenant)
         )
 
     def _go_on(self, tenant: str, own: _Tenant) -> None:

@@ -58,13 +58,13 @@ class Made(Generic[T]):
 class _Parts:
     """What there is once the model is loaded. Used on the inference thread only, but for names and limits."""
 
-    def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters) -> None:
+    def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
         self.model = model
         self.settings = cancellable_settings(options.settings, model.device)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
-        self.tenants = Tenants(options.folder, model, self.settings, counters)
+        self.tenants = Tenants(options.folder, model, self.settings, counters, jobs.writes_to)
         self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
@@ -146,7 +146,7 @@ class Service:
     def _prepare(self) -> None:
         self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
-        parts = _Parts(self.options, model, self.counters)
+        parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
         self._parts = parts
 

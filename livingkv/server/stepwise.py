@@ -7,6 +7,7 @@ called. Everything stays on the one thread, which is what the library asks for.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import greenlet
@@ -15,6 +16,8 @@ import torch
 from livingkv.runner import Runner
 
 T = TypeVar("T")
+_WAIT_S = 0.001
+"""So long nothing else is done on this thread while another one works, in each round."""
 
 
 class _Call(greenlet.greenlet):
@@ -45,6 +48,16 @@ def pause() -> None:
     if isinstance(work, _Call) and work.parent is not None:
         with torch.inference_mode(False):
             work.parent.switch()
+
+
+def aside(call: Callable[[], T]) -> T:
+    """Make a call on another thread, which needs neither the model nor this one, while others have steps; what it
+    returns. It has ended when this returns or raises, also where the caller is given up."""
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(call)
+        while not wait((made,), timeout=_WAIT_S).done:
+            pause()
+        return made.result()
 
 
 def pause_between_passes(runner: Runner) -> None:

@@ -6,9 +6,10 @@ happens on the inference thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from livingkv.conversation_mark import is_conversation
@@ -31,7 +32,8 @@ from livingkv.watching import Watch
 @dataclass(slots=True)
 class Tenant:
     """One tenant's open parts. busy: names of sessions that a turn or a job is writing to; at_work: those of a job
-    among them. gate: passed by whatever uses the home."""
+    among them. gate: passed by whatever uses the home. awaits: tells whether a job that has not ended writes to a
+    session whose stored name is meant."""
 
     name: str
     home: Home
@@ -42,6 +44,7 @@ class Tenant:
     gate: Gate = field(default_factory=Gate)
     busy: set[str] = field(default_factory=set)
     at_work: set[str] = field(default_factory=set)
+    awaits: Callable[[Callable[[str], bool]], bool] = lambda is_meant: False
 
     @property
     def is_idle(self) -> bool:
@@ -52,6 +55,12 @@ class Tenant:
         """Raise ApiError where a job is writing to the session of this name: that may take hours, and whoever waited
         for it inside of the gate would keep out those whom the job lets in."""
         if name in self.at_work:
+            raise session_busy()
+
+    def require_unwritten(self, is_meant: Callable[[str], bool]) -> None:
+        """Raise ApiError where a job writes to a session whose stored name is meant, or is about to: what is forgotten
+        now would come back."""
+        if any(map(is_meant, self.at_work)) or self.awaits(is_meant):
             raise session_busy()
 
     @contextmanager
@@ -93,11 +102,20 @@ class Tenant:
 class Tenants:
     """All tenants. `open_one` may take as long as the store's recovery. Not thread-safe."""
 
-    def __init__(self, folder: Path, model: LoadedModel, settings: Settings, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: LoadedModel,
+        settings: Settings,
+        watch: Watch | None = None,
+        writes_to: Callable[[str, Callable[[str], bool]], bool] = lambda tenant, is_meant: False,
+    ) -> None:
+        """writes_to: as Jobs.writes_to."""
         self._folder = folder
         self._model = model
         self._settings = settings
         self._watch = Watch() if watch is None else watch
+        self._writes_to = writes_to
         self._open: dict[str, Tenant] = {}
 
     def open_one(self, name: str) -> Tenant:
@@ -115,7 +133,7 @@ class Tenants:
             except BaseException:
                 home.close()
                 raise
-            tenant = self._open[name] = Tenant(name, home, *parts, Memory(home))
+            tenant = self._open[name] = Tenant(name, home, *parts, Memory(home), awaits=partial(self._writes_to, name))
         return tenant
 
     def opened(self) -> tuple[Tenant, ...]:

@@ -37,6 +37,8 @@ class Unlearning:
         if body.ids is not None:
             return self.forget_sentences([int(each) for each in body.ids], deep=body.deep, dry_run=body.dry_run)
         scope = scope_of(self.remembering.owner, body.session)
+        if body.session is None and not body.dry_run:  # also what is not there yet
+            self.tenant.require_unwritten(self.remembering.owner.owns)
         if not self.tenant.home.has_store:
             if body.session is not None:
                 raise SessionNotFound("there is no store yet")
@@ -64,8 +66,8 @@ class Unlearning:
         dry_run: bool,
     ) -> Json:
         if not dry_run:
-            for row in rows:
-                self.tenant.require_free(row.name)
+            names = {row.name for row in rows}
+            self.tenant.require_unwritten(names.__contains__)
         receipt = self.tenant.memory.forget(
             session=scope, source=source, sentence_ids=sentence_ids, deep=deep, dry_run=dry_run
         )

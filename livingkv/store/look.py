@@ -12,7 +12,7 @@ from pathlib import Path
 from livingkv.results import CheckReport
 from livingkv.store.catalog import Catalog
 from livingkv.store.check import check_store
-from livingkv.store.disk import Disk
+from livingkv.store.disk import Disk, errors_named
 from livingkv.store.fingerprint import Fingerprint
 from livingkv.store.manifest import ENCRYPTION, Manifest
 from livingkv.store.reading import Reading
@@ -215,8 +215,9 @@ class StoreLook:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its files, as `stats` adds them up; cheap."""
-        return folder_bytes(self.path)
+        """What the store's files take, as `stats` says; costs a look at each file and at no row."""
+        with errors_named(self.path):
+            return folder_bytes(self.path)
 
     def stats(self) -> StoreStats:
         """Counts, and bytes by part from the real sizes of the files."""

@@ -34,6 +34,8 @@ def export_records(
     pages = [page for page, item in snapshot.pages_of(session_id) if item.state is PageState.PRESENT] if kv else []
     has_tail = kv and not session.flags & SessionFlags.NEEDS_TAIL
     tail = reading.tail_of(snapshot, session_id, session) if has_tail else b""
+    if session.n_tokens == session.n_sealed_tokens:
+        tail = b""  # what some writers keep of no tokens at all means nothing
     is_text_only = bool(session.flags & SessionFlags.TEXT_ONLY) or not kv
     header = PortableHeader(
         fingerprint, session.name, session.created_ms, is_text_only, session.n_tokens, len(chunks), len(pages), has_tail

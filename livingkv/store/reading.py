@@ -260,6 +260,9 @@ class Reading:
         """See Store.chunks."""
         with self._catalog.read() as snapshot:
             self.require_session(snapshot, session_id)
+            sources = {
+                number: "" if _is_forgotten(item) else item.name for number, item in snapshot.sources(session_id)
+            }
             return [
                 ChunkRow(
                     item.first_token,
@@ -267,7 +270,7 @@ class Reading:
                     item.first_byte,
                     item.first_byte + item.n_bytes,
                     role_of(item.role),
-                    item.source,
+                    sources[item.source],
                     item.n_sentences,
                 )
                 for _, item in snapshot.chunks(session_id)

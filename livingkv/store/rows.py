@@ -175,14 +175,14 @@ class ArchivedSentence:
 
 class ChunkRow(NamedTuple):
     """What one append of a session covers: half-open spans of its tokens and of its text's bytes, and its sentences,
-    forgotten ones too. source: its number among the session's sources."""
+    forgotten ones too. source: its name, empty where it was forgotten."""
 
     token_lo: int
     token_hi: int
     byte_lo: int
     byte_hi: int
     role: Role
-    source: int
+    source: str
     n_sentences: int
 
 

@@ -99,7 +99,9 @@ def _portable(chunk: Chunk) -> PortableChunk:
     )
 
 
-def require_portable(path: str | Path) -> None:
-    """Raise unless a file is a whole exported session: RecordDamaged, FormatUnsupported or StoreError."""
+def require_portable(path: str | Path) -> str:
+    """The name of the session in a file. Raises unless it is a whole exported session: RecordDamaged, FormatUnsupported
+    or StoreError."""
     with PortableFile(Path(path)) as file:
         file.require_whole()
+        return file.header.name

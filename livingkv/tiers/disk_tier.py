@@ -8,6 +8,7 @@ measured: docs/decisions/0007-reads-past-the-page-cache.md.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Sequence
 from time import perf_counter
@@ -137,6 +138,18 @@ class DiskTier:
     def counts(self) -> DiskCounts:
         """Reads so far."""
         return self._counts
+
+
+def cached_share(segments: SegmentReader, keys: Sequence[PageKey]) -> float:
+    """How much of these records the kernel holds in memory already, 0 to 1. Reads nothing."""
+    n_bytes = n_cached = 0.0
+    for run in adjacent(keys):
+        lo, last = _blocks(keys[run[0]]).lo, keys[run[-1]].location
+        hi = last.offset + record_bytes(last.length)
+        with contextlib.suppress(OSError, RecordDamaged), segments.use(keys[run[0]].location.segment) as file:
+            n_cached += resident_fraction(file.descriptor, lo, hi) * (hi - lo)
+        n_bytes += hi - lo
+    return n_cached / n_bytes if n_bytes else 0.0
 
 
 class _Span(NamedTuple):

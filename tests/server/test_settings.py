@@ -15,9 +15,12 @@ from tests.server.serving import tiny_model
 
 
 @pytest.mark.parametrize(
-    ("device", "asked", "block"), [("cpu", None, 64), ("cpu", 128, 128), ("cuda", None, None), ("cuda:1", 128, 128)]
+    ("device", "asked", "block", "commit"),
+    [("cpu", None, 64, 512), ("cpu", 128, 128, 512), ("cuda", None, None, 4096), ("cuda:1", 128, 128, 4096)],
 )
-def test_blocks_are_small_where_the_model_lies_on_a_cpu(device: str, asked: int | None, block: int | None) -> None:
+def test_blocks_and_commits_are_small_where_the_model_lies_on_a_cpu(
+    device: str, asked: int | None, block: int | None, commit: int
+) -> None:
     settings = Settings(block_tokens=asked, window_tokens=1024)
     commit = 512 if device == "cpu" else 4096
     want = Settings(block_tokens=block, window_tokens=1024, commit_tokens=commit)

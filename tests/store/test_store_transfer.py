@@ -18,6 +18,8 @@ from tests.store.store_cases import (
     assert_whole,
     filled_store,
     grown,
+    make_append,
+    new_session,
     new_store,
     read_store,
     rebuild,
@@ -120,4 +122,17 @@ def test_an_empty_session(folder: Path) -> None:
         store.export_session(1, folder / "empty.lkv")
         row = store.import_session(folder / "empty.lkv", name="copy")
         assert_session(store, SessionModel(row.session_id, "copy"))
+        assert_whole(store)
+
+
+def test_a_session_of_whole_pages_whose_writer_kept_a_tail_of_nothing(folder: Path) -> None:
+    with new_store(folder / "one") as store:
+        model = new_session(store)
+        append = make_append(model, random.Random(2), n_tokens=FINGERPRINT.page_tokens)
+        store.append(replace(append, tail=b"a header of no tokens"))
+        store.export_session(model.session_id, folder / "whole.lkv")
+        row = store.import_session(folder / "whole.lkv", name="copy")
+        assert row.n_tokens == row.n_sealed_tokens == FINGERPRINT.page_tokens
+        pages = store.read_pages(row.session_id, [0])
+        assert pages == store.read_pages(model.session_id, [0]) and store.read_tail(row.session_id)[1] == b""
         assert_whole(store)
