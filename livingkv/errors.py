@@ -9,7 +9,9 @@
     │   ├── ModelNotFound           no such folder, file, hub id or short name, or it could not be fetched
     │   ├── ModelDamaged            a checksum or a tensor does not match
     │   ├── UnsupportedModel        no growing rotary KV cache (Mamba, RWKV, hybrids, sliding windows, ...)
-    │   └── CodecRefused            the self-test gate found the page codec unfit for this model
+    │   ├── CodecRefused            the self-test gate found the page codec unfit for this model
+    │   └── ExpertReadError         bytes of an expert cannot be read
+    │       └── CheckpointChanged       a file of the checkpoint is not the one that was indexed
     ├── StoreError              the durable store
     │   ├── StoreNotFound           no store at that path
     │   ├── StoreHalfErased         its erasing was begun and is to be finished
@@ -78,6 +80,19 @@ class UnsupportedModel(ModelError):
 
 class CodecRefused(ModelError):
     """The page codec failed its self-test gate on this model."""
+
+
+class ExpertReadError(ModelError):
+    """Bytes of an expert cannot be read. `path` is the file and `offset` the first byte that was wanted of it."""
+
+    def __init__(self, reason: str, *, path: str, offset: int) -> None:
+        super().__init__(f"{path} at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+
+
+class CheckpointChanged(ExpertReadError):
+    """A file of the checkpoint is not the one that was indexed: load the model again."""
 
 
 class StoreError(LivingKVError):

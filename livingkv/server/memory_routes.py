@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from livingkv import __version__
 from livingkv.server import sse
 from livingkv.server.answering import KEEPALIVE_S
 from livingkv.server.api_errors import ApiError
@@ -188,7 +189,8 @@ def _add_forgetting(router: APIRouter, service: Service) -> None:
 def _add_stats(router: APIRouter, service: Service) -> None:
     @router.get("/stats")
     async def stats(request: Request) -> dict[str, Any]:
-        return await _call(service, request, "read", None, lambda memory: memory.stats(service.model_name))
+        model = service.model_name
+        return await _call(service, request, "read", None, lambda memory: memory.stats(model, __version__))
 
 
 def _id_of(given: str) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from livingkv import __version__
 from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence, TierStats
 from livingkv.server.job_results import receipt_json
 from livingkv.server.owners import session_of, user_of
@@ -83,7 +82,7 @@ def shown_counts(receipt: Forgotten) -> Json:
     return {"counts": shown["counts"], "bytes": {"text": shown["bytes"]["text"]}}
 
 
-def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int, model: str) -> Json:
+def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int, model: str, version: str) -> Json:
     """A store's counts and bytes; None where nothing was ever stored. tiers: since the service opened it; None where
     no page was asked for yet."""
     return {
@@ -101,7 +100,7 @@ def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int,
         "tiers": None if tiers is None else asdict(tiers),
         "device_bytes": device_bytes,
         "model": model,
-        "version": __version__,
+        "version": version,
     }
 
 

@@ -94,12 +94,6 @@ class Remembering:
         hits = self.tenant.memory.search(asked, session=scope, limit=body.k)
         return self._answer(asked, scope, body.mode, body.max_tokens), hits
 
-    def stats(self, model: str) -> Json:
-        """The whole tenant's counts and bytes, and what its tiers did."""
-        home = self.tenant.home
-        stored = self.tenant.memory.stats() if home.has_store else None
-        return shown_stats(stored, home.tier_totals(), home.device_bytes, model)
-
     def search(self, body: SearchBody) -> Json:
         """Hits, best first. Raises LivingKVError."""
         scope = scope_of(self.owner, body.session)
@@ -168,6 +162,12 @@ class Remembering:
         if not self.owner.owns(name):
             raise no_such_sentence()
         return name
+
+    def stats(self, model: str, version: str) -> Json:
+        """Counts and bytes of the tenant's store, and what its tiers did."""
+        home = self.tenant.home
+        stored = self.tenant.memory.stats() if home.has_store else None
+        return shown_stats(stored, home.tier_totals(), home.device_bytes, model, version)
 
     def _is_empty(self, scope: Scope) -> bool:
         """True where there is no store yet. Raises SessionNotFound where a session of it is named."""

@@ -11,6 +11,7 @@ from tests.docs.modules import PACKAGE, ROOT, files, relative
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 LIST = ARCHITECTURE.partition("## Files")[2].partition("## Layers")[0]
+LIVES = [f"## The life of a {what}" for what in ("write", "question", "request", "token that needs experts")]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
 
@@ -24,7 +25,7 @@ def test_every_file_that_is_named_exists() -> None:
     assert [name for name in sorted(named) if not ((PACKAGE / name).is_file() or (ROOT / name).is_file())] == []
 
 
-@pytest.mark.parametrize("heading", ["## The life of a write", "## The life of a question", "## The life of a request"])
+@pytest.mark.parametrize("heading", LIVES)
 def test_a_life_has_at_most_ten_steps(heading: str) -> None:
     section = ARCHITECTURE.partition(heading + "\n")[2].partition("\n## ")[0]
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)]

@@ -1,0 +1,30 @@
+"""Mixture-of-experts models larger than memory: experts are read from the model's own files when tokens need them.
+
+`load_streamed` is the door. What is computed is what transformers computes with its eager experts, bit for bit.
+"""
+
+from livingkv.experts.counts import LayerCounts, StreamCounts
+from livingkv.experts.formats import Format, PlainFormat
+from livingkv.experts.index import ExpertIndex, IndexReport
+from livingkv.experts.keys import ExpertKey, PartName
+from livingkv.experts.loading import StreamedModel, load_streamed
+from livingkv.experts.source import EmulatedSource, Source, SourceCounts
+from livingkv.experts.stream import Asked, ExpertStream
+
+__all__ = [
+    "Asked",
+    "EmulatedSource",
+    "ExpertIndex",
+    "ExpertKey",
+    "ExpertStream",
+    "Format",
+    "IndexReport",
+    "LayerCounts",
+    "PartName",
+    "PlainFormat",
+    "Source",
+    "SourceCounts",
+    "StreamCounts",
+    "StreamedModel",
+    "load_streamed",
+]

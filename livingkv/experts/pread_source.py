@@ -1,0 +1,154 @@
+"""The source that reads files: pieces of experts, in the order of their use, by a pool of threads.
+
+Knows placements and open files; refuses to know what is done with an expert. Each thread has one piece in flight, so
+the number of threads bounds what is asked of the drive. Where a run of blocks may lie in its row as it is in the file
+it is read there; else into the thread's own buffer, and the parts are copied to their places while they are in cache.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections import deque
+from concurrent.futures import Future
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from livingkv.errors import ExpertReadError, InputError
+from livingkv.experts.files import CheckpointFiles
+from livingkv.experts.index import ExpertIndex
+from livingkv.experts.keys import ExpertKey
+from livingkv.experts.layout import BLOCK_BYTES, Run
+from livingkv.experts.source import SourceCounts
+
+N_THREADS = 8
+PIECE_BYTES = 1 << 20
+
+
+class _Read:
+    """One expert on its way. The pieces share it; whoever finishes the last of them completes the future."""
+
+    def __init__(self, row: memoryview, n_pieces: int) -> None:
+        self.row = row
+        self.future: Future[None] = Future()
+        self.error: Exception | None = None
+        self.n_left = n_pieces
+
+
+class _Piece(NamedTuple):
+    """Whole blocks `[lo, hi)` of a run."""
+
+    read: _Read
+    run: Run
+    lo: int
+    hi: int
+
+
+class PreadSource:
+    """A Source over open files, which it closes in the end. piece_bytes is a multiple of a block."""
+
+    def __init__(
+        self, index: ExpertIndex, files: CheckpointFiles, n_threads: int = N_THREADS, piece_bytes: int = PIECE_BYTES
+    ) -> None:
+        if n_threads < 1:
+            raise InputError("n_threads", n_threads, "at least 1 is needed")
+        if piece_bytes < BLOCK_BYTES or piece_bytes % BLOCK_BYTES:
+            raise InputError("piece_bytes", piece_bytes, f"multiples of {BLOCK_BYTES} are allowed")
+        self._index = index
+        self._files = files
+        self._piece_bytes = piece_bytes
+        self._pieces: deque[_Piece] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._counts = SourceCounts()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"livingkv-experts-{number}", daemon=True)
+            for number in range(n_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """See Source: a piece for each thread."""
+        return len(self._threads) * self._piece_bytes
+
+    def read(self, key: ExpertKey, row: memoryview) -> Future[None]:
+        """See Source."""
+        runs = self._index.placement(key).runs
+        spans = [
+            (run, lo, min(lo + self._piece_bytes, run.block_hi))
+            for run in runs
+            for lo in range(run.block_lo, run.block_hi, self._piece_bytes)
+        ]
+        read = _Read(row, len(spans))
+        with self._changed:
+            if self._closed:
+                path = str(self._index.checkpoint.files[runs[0].file].path)
+                raise ExpertReadError("the model is closed", path=path, offset=runs[0].lo)
+            self._pieces.extend(_Piece(read, *span) for span in spans)
+            self._changed.notify(len(spans))
+        return read.future
+
+    def counts(self) -> SourceCounts:
+        """See Source."""
+        return self._counts
+
+    def close(self) -> None:
+        """See Source."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._files.close()
+
+    def _work(self) -> None:
+        buffer = memoryview(mmap.mmap(-1, self._piece_bytes))  # not closed: an error's traceback may hold parts of it
+        while (piece := self._next()) is not None:
+            self._serve(piece, buffer)
+
+    def _next(self) -> _Piece | None:
+        with self._changed:
+            while not self._pieces and not self._closed:
+                self._changed.wait()
+            return self._pieces.popleft() if self._pieces else None
+
+    def _serve(self, piece: _Piece, buffer: memoryview) -> None:
+        read, started = piece.read, perf_counter()
+        error: Exception | None = None
+        if read.error is None:  # else the rest of a lost expert is not worth reading
+            try:
+                self._fill(piece, buffer)
+            except Exception as lost:  # the edge of the thread: whoever waits for the expert gets it
+                error = lost
+        with self._changed:
+            read.error = read.error or error
+            read.n_left -= 1
+            is_last = read.n_left == 0
+            old, n_bytes, seconds = self._counts, piece.hi - piece.lo, perf_counter() - started
+            self._counts = SourceCounts(
+                old.n_experts + is_last, old.n_reads + 1, old.n_bytes + n_bytes, old.seconds + seconds
+            )
+        if is_last and read.error is not None:
+            read.future.set_exception(read.error)
+        elif is_last:
+            read.future.set_result(None)
+
+    def _fill(self, piece: _Piece, buffer: memoryview) -> None:
+        read, run, lo, hi = piece
+        n_needed = min(hi, run.hi) - lo
+        if run.direct_at is not None:
+            start = run.direct_at + lo - run.block_lo
+            self._files.read(run.file, read.row[start : start + hi - lo], lo, n_needed)
+            return
+        self._files.read(run.file, buffer[: hi - lo], lo, n_needed)
+        # through numpy, which copies without the interpreter's lock
+        source, target = np.frombuffer(buffer, np.uint8), np.frombuffer(read.row, np.uint8)
+        for offset, place, length in run.moves:
+            first, end = max(lo, offset), min(hi, offset + length)
+            if first < end:
+                at = place + first - offset
+                np.copyto(target[at : at + end - first], source[first - lo : end - lo])

@@ -1,0 +1,120 @@
+"""The ring of device buffers, on a device made of lists: what is queued happens only when a fence demands it.
+
+So a missing fence shows as stale or overwritten numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from livingkv.experts.arena import Fence
+from livingkv.experts.formats import PlainFormat
+from livingkv.experts.index import ExpertIndex
+from livingkv.experts.keys import ExpertKey
+from livingkv.experts.loading import load_streamed
+from livingkv.experts.stage import DeviceStage
+from livingkv.experts.stream import ExpertStream
+from tests.experts.conftest import MadeOf
+from tests.experts.tiny_moe import plain_network
+
+IDS = torch.tensor([[5, 17, 80, 3, 44, 9]])
+
+
+class ListFence:
+    """Done when so many entries of a list were run."""
+
+    def __init__(self, device: ListDevice, queue: list[Callable[[], None]], n_before: int) -> None:
+        self.device, self.queue, self.n_before = device, queue, n_before
+
+    def is_done(self) -> bool:
+        return self.device.n_run[id(self.queue)] >= self.n_before
+
+    def wait(self) -> None:
+        self.device.run(self.queue, self.n_before)
+
+
+class ListDevice:
+    """A DeviceQueue whose copies wait in a list until something demands them. The CPU computes at once.
+
+    forget_copied: leave out what makes kernels wait for copies, as a bug would.
+    """
+
+    def __init__(self, *, forget_copied: bool = False) -> None:
+        self.copies: list[Callable[[], None]] = []
+        self.n_run = {id(self.copies): 0}
+        self.demands: list[str] = []
+        self._forget_copied = forget_copied
+
+    def run(self, queue: list[Callable[[], None]], n_before: int) -> None:
+        while self.n_run[id(queue)] < n_before:
+            queue[self.n_run[id(queue)]]()
+            self.n_run[id(queue)] += 1
+
+    def buffer(self, n_bytes: int) -> Tensor:
+        return torch.full((n_bytes,), 255, dtype=torch.uint8)
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        def copy() -> None:
+            target.copy_(source)
+
+        self.copies.append(copy)
+
+    def copied(self) -> Fence:
+        return ListFence(self, self.copies, len(self.copies))
+
+    def computed(self) -> Fence:
+        return ListFence(self, self.copies, 0)
+
+    def copy_after(self, fence: Fence) -> None:
+        self.demands.append("copy after compute")
+
+    def compute_after(self, fence: Fence) -> None:
+        self.demands.append("compute after copy")
+        if not self._forget_copied:
+            fence.wait()
+
+
+def run(folder_of: MadeOf, device: ListDevice, n_buffers: int) -> tuple[bool, list[str]]:
+    """Whether a network staged by that device answers what the plain one does, and what the arena's check says."""
+    folder = folder_of("mixtral")
+    with torch.no_grad(), load_streamed(folder, ram_bytes=10 * 8192, n_threads=2, piece_bytes=4096) as streamed:
+        expected = plain_network(folder)(IDS).logits
+        index: ExpertIndex = streamed.index
+        stage = DeviceStage(index, streamed.arena, device, n_buffers)
+        assert stage.buffer_bytes == n_buffers * 6144
+        old = streamed.stream
+        old.stage = stage
+        return torch.equal(streamed.network(IDS).logits, expected), streamed.check()
+
+
+@pytest.mark.parametrize("n_buffers", [1, 2, 5])
+def test_a_ring_of_any_size_gives_the_same_answer(checkpoint_of: MadeOf, n_buffers: int) -> None:
+    device = ListDevice()
+    assert run(checkpoint_of, device, n_buffers) == (True, [])
+    copies = device.demands.count("compute after copy")
+    assert device.demands.count("copy after compute") == copies - n_buffers
+
+
+def test_a_forgotten_fence_is_seen(checkpoint_of: MadeOf) -> None:
+    same, _ = run(checkpoint_of, ListDevice(forget_copied=True), 2)
+    assert not same
+
+
+def test_a_buffer_that_is_computed_with_is_not_given_away(checkpoint_of: MadeOf) -> None:
+    with load_streamed(checkpoint_of("mixtral"), ram_bytes=1 << 20) as streamed:
+        stage = DeviceStage(streamed.index, streamed.arena, ListDevice(), 1)
+        stream = ExpertStream(streamed.index, streamed.stream.source, streamed.arena, stage, (PlainFormat(),) * 3)
+        rows = []
+        for key in (ExpertKey(0, 0), ExpertKey(0, 1)):
+            row = streamed.arena.take(key, 1)
+            assert row is not None
+            stream.ask(key, row)
+            streamed.arena.finish(row)
+            rows.append(row)
+        stage.tensors(ExpertKey(0, 0), rows[0])
+        with pytest.raises(AssertionError, match="still computed with"):
+            stage.tensors(ExpertKey(0, 1), rows[1])

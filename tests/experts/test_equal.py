@@ -1,0 +1,136 @@
+"""A streamed network answers what the plain eager network answers, to the last bit, whatever RAM holds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from livingkv.experts import EmulatedSource, ExpertIndex, Source, load_streamed
+from livingkv.experts.files import CheckpointFiles
+from livingkv.experts.pread_source import PreadSource
+from tests.experts.conftest import MadeOf
+from tests.experts.tiny_moe import FAMILIES, N_EXPERTS, TOP_K, plain_network
+
+PROMPT = torch.tensor([[5, 17, 80, 3, 44, 9, 62, 31, 7, 7, 50, 23, 90, 12]])
+N_LAYERS = 3
+LAP = N_LAYERS * TOP_K
+ROWS = {"none": 1, "partial": LAP + 4, "all": N_LAYERS * N_EXPERTS}
+
+pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+
+
+def budget(index_row_bytes: int, n_rows: int, n_threads: int) -> int:
+    """RAM for so many rows, with the buffers of so many threads whose pieces are a block."""
+    return n_rows * index_row_bytes + n_threads * 4096
+
+
+def answers(network: Any) -> list[torch.Tensor]:
+    """Logits of a prompt, of single tokens behind it, and of two prompts at once; and a greedy generation."""
+    with torch.no_grad():
+        whole = network(PROMPT, use_cache=True)
+        found = [whole.logits]
+        cache = whole.past_key_values
+        for token in (4, 61):
+            step = network(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            cache = step.past_key_values
+            found.append(step.logits)
+        found.append(network(torch.cat([PROMPT, PROMPT.flip(1)])).logits)
+        found.append(network.generate(PROMPT, max_new_tokens=4, do_sample=False, use_cache=True))
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equal_to_eager(checkpoint_of: MadeOf, family: str) -> None:
+    folder = checkpoint_of(family)
+    expected = answers(plain_network(folder))
+    row_bytes = 0
+    for name, n_rows in reversed(ROWS.items()):
+        n_threads = 1 if name == "none" else 3
+        ram_bytes = budget(row_bytes, n_rows, n_threads) if row_bytes else 1 << 30
+        with load_streamed(folder, ram_bytes=ram_bytes, n_threads=n_threads, piece_bytes=4096) as streamed:
+            row_bytes = streamed.index.row_bytes
+            assert streamed.arena.n_rows == n_rows
+            found = answers(streamed.network)
+            assert [torch.equal(a, b) for a, b in zip(expected, found, strict=True)] == [True] * len(expected), name
+            assert streamed.check() == []
+            counts = streamed.counts()
+            if name == "all":
+                assert counts.n_misses == counts.source.n_experts <= N_LAYERS * N_EXPERTS
+            if name == "none":
+                assert counts.n_hits == 0 and counts.n_misses == counts.source.n_experts
+
+
+def test_equal_with_less_than_a_token_needs(checkpoint_of: MadeOf, caplog: pytest.LogCaptureFixture) -> None:
+    folder = checkpoint_of("mixtral")
+    expected = answers(plain_network(folder))
+    with load_streamed(folder, ram_bytes=budget(8192, LAP - 1, 2), n_threads=2, piece_bytes=4096) as streamed:
+        found = answers(streamed.network)
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        assert streamed.counts().n_hits > 0
+    assert [record.message for record in caplog.records if "one token needs 6 experts" in record.message] == [
+        record.message for record in caplog.records
+    ] and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
+def test_equal_in_bf16(checkpoint_of: MadeOf, family: str) -> None:
+    folder = checkpoint_of(family, torch.bfloat16)
+    expected = answers(plain_network(folder, torch.bfloat16))
+    with load_streamed(folder, ram_bytes=1 << 16, n_threads=2, piece_bytes=4096, source="buffered") as streamed:
+        assert streamed.network.dtype == torch.bfloat16
+        assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+
+
+@pytest.mark.parametrize("name_bytes", [0, 3, 8])
+def test_equal_where_the_file_holds_all_experts_of_a_layer_in_one_tensor(
+    checkpoint_of: MadeOf, tmp_path: Path, name_bytes: int
+) -> None:
+    """transformers maps such tensors from the file, so their addresses follow the length of its header."""
+    folder = checkpoint_of("qwen3_moe")
+    stored = load_file(folder / "model.safetensors")
+    for layer in range(N_LAYERS):
+        at = f"model.layers.{layer}.mlp.experts"
+        parts = {
+            kind: [stored.pop(f"{at}.{e}.{kind}_proj.weight") for e in range(N_EXPERTS)]
+            for kind in ("gate", "up", "down")
+        }
+        stored[f"{at}.gate_up_proj"] = torch.cat([torch.stack(parts["gate"]), torch.stack(parts["up"])], dim=1)
+        stored[f"{at}.down_proj"] = torch.stack(parts["down"])
+    shutil.copy(folder / "config.json", tmp_path)
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt", "longer": "x" * name_bytes})
+    expected = answers(plain_network(tmp_path))
+    with load_streamed(tmp_path, ram_bytes=8 * 8192, n_threads=2, piece_bytes=4096) as streamed:
+        report = streamed.index.report()
+        assert report.in_place_share == 1 and report.reads_per_expert == 2
+        assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+
+
+def test_equal_in_another_type_than_the_stored_one(checkpoint_of: MadeOf) -> None:
+    folder = checkpoint_of("qwen3_moe", torch.bfloat16)
+    expected = answers(plain_network(folder, torch.float32))
+    with load_streamed(folder, ram_bytes=1 << 20, dtype=torch.float32) as streamed:
+        assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
+
+
+def test_each_expert_is_read_once_in_a_pass_and_one_arrives_after_the_other(checkpoint_of: MadeOf) -> None:
+    def slow(index: ExpertIndex) -> Source:
+        inner = PreadSource(index, CheckpointFiles(index.checkpoint, direct=False), 2, 4096)
+        return EmulatedSource(inner, index, bytes_per_s=2e7, latency_s=0.001)
+
+    folder = checkpoint_of("qwen3_moe")
+    with torch.no_grad():
+        expected = plain_network(folder)(PROMPT).logits
+    with load_streamed(folder, ram_bytes=5 * 8192, source=slow) as streamed:
+        asked: list[tuple[int, int]] = []
+        streamed.stream.on_asked = lambda asking: asked.append((asking.layer, len(asking.experts)))
+        with torch.no_grad():
+            assert torch.equal(streamed.network(PROMPT).logits, expected)
+        counts = streamed.counts()
+        assert [layer for layer, _ in asked] == [0, 1, 2]
+        assert counts.source.n_experts == counts.n_misses == sum(n for _, n in asked)
+        assert counts.waited_s > 0.01 and counts.n_passes == 3 and counts.n_tokens == 3 * PROMPT.shape[1]
