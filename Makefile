@@ -4,6 +4,9 @@
 # make check     ruff, formatting, types, fast tests
 # make fast      the fast tests: no network, no real model
 # make model     fetch the default model
+# make browser   a Chromium for the tests of the web page, where this is root on Debian and none is there; without one they
+#                are skipped. LIVINGKV_CHROMIUM names another.
+# make screenshots  the pictures of the web page in docs/screenshots, made anew
 # make clean     remove .venv and everything made here; the model cache (~/.cache/livingkv) stays
 #
 # Variables:
@@ -15,7 +18,7 @@
 #   PIP_ARGS="..."            more arguments for every pip install, such as --index-url
 #   SYSTEM_SITE=1             .venv sees the packages of PYTHON, such as a torch that is there
 
-.PHONY: install demo test check lint types fast model clean
+.PHONY: install demo test check lint types fast model browser screenshots clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,6 +70,16 @@ types: install
 
 fast: install
 	$(PYTEST) -m "not model and not gpu and not slow"
+
+browser:
+	@sh -c 'for name in "$$LIVINGKV_CHROMIUM" chromium chromium-browser google-chrome; do \
+		test -n "$$name" && command -v "$$name" >/dev/null && exit 0; done; \
+		if test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -q -o Acquire::Retries=0 -o Acquire::http::Timeout=20 update >/dev/null 2>&1 && \
+		apt-get install -y -q chromium >/dev/null 2>&1; then exit 0; fi; \
+		echo "No Chromium here: the tests of the web page in a browser are skipped. Debian: apt-get install chromium" >&2'
+
+screenshots: install
+	$(BIN)/python -m tests.server.screenshots
 
 clean:
 	rm -rf $(VENV) build dist demo-store *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -213,5 +213,6 @@ def _stored_sentence(sentence: Sentence, weight: SentenceWeight | None) -> Store
         tokens=(sentence.token_lo, sentence.token_hi),
         weight=0.0 if weight is None else weight.weight,
         n_recalls=0 if weight is None else weight.hits,
+        recalled_s=None if weight is None else weight.recalled_s,
         created_s=sentence.created_s,
     )

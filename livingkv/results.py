@@ -81,7 +81,7 @@ class Hit:
 @dataclass(frozen=True, slots=True)
 class StoredSentence:
     """One sentence of a store. `weight` decays with time and grows by 1 with every recall, of which there were
-    `n_recalls`; `created_s` is when it was stored, Unix seconds."""
+    `n_recalls`, the last at `recalled_s` (None without one); `created_s` is when it was stored, both Unix seconds."""
 
     sentence_id: int
     text: str
@@ -91,6 +91,7 @@ class StoredSentence:
     tokens: tuple[int, int]
     weight: float
     n_recalls: int
+    recalled_s: float | None
     created_s: float
 
 

@@ -47,6 +47,7 @@ class Sentence:
     weight: float
     recalls: int
     created_s: float
+    recalled_s: float | None = None
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 

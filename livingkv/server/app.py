@@ -25,6 +25,8 @@ from livingkv.server.keys import KeyRing
 from livingkv.server.mcp_endpoint import MCP_HEADERS, mcp_route
 from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
+from livingkv.server.page.access import PageAccess
+from livingkv.server.page.routes import page_routes
 from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
 from livingkv.server.session_routes import session_routes
@@ -36,11 +38,13 @@ def create_app(service: Service) -> FastAPI:
     cannot be read or has no key."""
     keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
     app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
+    access = PageAccess(keys)
     app.include_router(openai_routes(service))
     app.include_router(memory_routes(service))
     app.include_router(job_routes(service))
     app.include_router(session_routes(service))
     app.include_router(transfer_routes(service))
+    app.include_router(page_routes(service, access))
     app.router.routes.append(mcp_route(service))
     _add_operations(app, service)
     app.add_exception_handler(ApiError, _refused)
@@ -56,7 +60,7 @@ def create_app(service: Service) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Session-Id", *MCP_HEADERS],
             expose_headers=["X-Session-Id", "X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(Guard, options=options, keys=keys, counters=service.counters)
+    app.add_middleware(Guard, options=options, keys=keys, counters=service.counters, page=access)
     app.add_middleware(RequestLog, counters=service.counters)  # the last one added stands outermost
     return app
 

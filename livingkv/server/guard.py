@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -26,8 +27,13 @@ from livingkv.server.receiving import Receiving
 from livingkv.server.request_headers import check_headers
 from livingkv.server.uploads import counted, upload_of
 
+if TYPE_CHECKING:
+    from livingkv.server.page.access import PageAccess
+
 LOG = logging.getLogger("livingkv.server")
 OPEN_PATHS = ("/health", "/ready")
+_STRANGERS = "strangers"
+"""For whom the rate of the page's visitors without a key is kept; no key's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,16 @@ class Caller:
 
 
 class Guard:
-    """ASGI middleware; puts a `Caller` into the request's state."""
+    """ASGI middleware; puts a `Caller` into the request's state. Visitors of the page come with a cookie instead of a
+    key: who they are and what they may is for the page."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None, counters: Counters) -> None:
+    def __init__(
+        self, app: ASGIApp, options: ServerOptions, keys: KeyRing | None, counters: Counters, page: PageAccess
+    ) -> None:
         self._app = app
         self._options = options
         self._keys = keys
+        self._page = page
         self._receiving = Receiving(options, counters)
         self._rate = self._preflights = None
         if options.requests_per_minute is not None:
@@ -91,15 +101,19 @@ class Guard:
         self._check_host(headers)
         self._check_origin(headers)
         caller = Caller(DEFAULT_TENANT)
-        if self._is_preflight(scope, headers):
+        is_page, is_stranger = self._page.covers(scope["path"]), False
+        if is_page:
+            is_stranger = self._is_stranger(scope["path"], headers)
+        elif self._is_preflight(scope, headers):
             if self._preflights is not None:
                 self._preflights.take(_address(scope))
         elif scope["path"] not in OPEN_PATHS:
             caller = self._caller(headers)
             if self._rate is not None:
                 self._rate.take(caller.key.key_id if caller.key else caller.tenant)
-        scope.setdefault("state", {})["caller"] = caller
-        if scope["method"] in ("POST", "PUT", "PATCH"):
+        if not is_page:
+            scope.setdefault("state", {})["caller"] = caller
+        if scope["method"] in ("POST", "PUT", "PATCH") and not is_stranger:
             upload = upload_of(scope["path"], self._options)
             _check_type(headers, upload.kinds)
             if upload.is_streamed:
@@ -108,6 +122,14 @@ class Guard:
                 return
             receive = await self._receiving.whole(headers, receive, upload.max_bytes)
         await self._app(scope, receive, send)
+
+    def _is_stranger(self, path: str, headers: Headers) -> bool:
+        """True for a visitor of the page who needs a key first: no body of theirs is received. Visits are counted, but
+        for the files of the page; those of strangers together."""
+        caller = self._page.caller(headers)
+        if self._rate is not None and not path.startswith("/static/"):
+            self._rate.take(_STRANGERS if caller is None else caller.key.key_id if caller.key else caller.tenant)
+        return caller is None and not self._page.is_open(path)
 
     def _check_host(self, headers: Headers) -> None:
         """On loopback a foreign Host means that a web page had its own name point here (DNS rebinding)."""

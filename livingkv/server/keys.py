@@ -115,16 +115,20 @@ class KeyRing:
     def find(self, presented: str) -> ApiKey | None:
         """What a presented key allows, None for one that is unknown. Takes the same time for a wrong secret as for a
         right one."""
+        found = _KEY.fullmatch(presented)
+        if found is None:
+            return None
+        key = self.known(found[1])
+        salt, digest = (key.salt, key.digest) if key is not None else ("00" * 16, "00" * 32)
+        return key if compare_digest(_digest(found[2], salt), digest) else None
+
+    def known(self, key_id: str) -> ApiKey | None:
+        """The key of this id as the file has it now, None where there is none (any more)."""
         try:
             self._refresh()
         except (OSError, InputError):
             self._keys, self._stamp = {}, None  # a file that is gone or damaged lets nobody in
-        found = _KEY.fullmatch(presented)
-        if found is None:
-            return None
-        key = self._keys.get(found[1])
-        salt, digest = (key.salt, key.digest) if key is not None else ("00" * 16, "00" * 32)
-        return key if compare_digest(_digest(found[2], salt), digest) else None
+        return self._keys.get(key_id)
 
 
 def _digest(secret: str, salt: str) -> str:

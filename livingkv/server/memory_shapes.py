@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence
+from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence, TierStats
 from livingkv.server.job_results import receipt_json
 from livingkv.server.owners import session_of, user_of
 from livingkv.server.recollection import Recollection
@@ -47,6 +47,7 @@ def shown_sentence(sentence: StoredSentence) -> Json:
     return _placed(sentence) | {
         "weight": sentence.weight,
         "recalls": sentence.n_recalls,
+        "recalled_s": sentence.recalled_s,
         "created_s": sentence.created_s,
     }
 
@@ -97,9 +98,9 @@ def shown_counts(receipt: Forgotten) -> Json:
     return {"counts": shown["counts"], "bytes": {"text": shown["bytes"]["text"]}}
 
 
-def shown_stats(stats: Stats | None, model: str, version: str) -> Json:
-    """A store's counts and bytes; None where nothing was ever stored."""
-    tiers = None if stats is None or stats.tiers is None else asdict(stats.tiers)
+def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int, model: str, version: str) -> Json:
+    """A store's counts and bytes; None where nothing was ever stored. tiers: since the service opened it; None where
+    no page was asked for yet."""
     return {
         "sessions": 0 if stats is None else stats.n_sessions,
         "tokens": 0 if stats is None else stats.n_tokens,
@@ -112,7 +113,8 @@ def shown_stats(stats: Stats | None, model: str, version: str) -> Json:
         "bytes_per_token": None if stats is None else stats.bytes_per_token,
         "bf16_bytes_per_token": None if stats is None else stats.bf16_bytes_per_token,
         "codec": None if stats is None else stats.codec,
-        "tiers": tiers,
+        "tiers": None if tiers is None else asdict(tiers),
+        "device_bytes": device_bytes,
         "model": model,
         "version": version,
     }

@@ -164,8 +164,10 @@ class Remembering:
         return name
 
     def stats(self, model: str, version: str) -> Json:
-        """Counts and bytes of the tenant's store."""
-        return shown_stats(self.tenant.memory.stats() if self.tenant.home.has_store else None, model, version)
+        """Counts and bytes of the tenant's store, and what its tiers did."""
+        home = self.tenant.home
+        stored = self.tenant.memory.stats() if home.has_store else None
+        return shown_stats(stored, home.tier_totals(), home.device_bytes, model, version)
 
     def _is_empty(self, scope: Scope) -> bool:
         """True where there is no store yet. Raises SessionNotFound where a session of it is named."""

@@ -17,7 +17,12 @@ from livingkv.server.options import ServerOptions
 from livingkv.server.receiving import too_large
 
 INGEST_PATH, IMPORT_PATH = "/v1/memory/ingest", "/v1/import"
+PAGE, PAGE_LOGIN_PATH = "/page/", "/page/login"
+PAGE_INGEST_PATH, PAGE_IMPORT_PATH = "/page/ingest/file", "/page/import"
 JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
+FORM = "application/x-www-form-urlencoded"
+_LONGEST_LOGIN = 4096
+"""Of anybody, so that it is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,16 @@ class Upload:
 
 def upload_of(path: str, options: ServerOptions) -> Upload:
     """What a body sent to this path may be."""
+    longest_text = min(options.max_ingest_bytes, options.max_upload_bytes)
     if path == INGEST_PATH:
-        return Upload((JSON, PLAIN), min(options.max_ingest_bytes, options.max_upload_bytes))
-    if path == IMPORT_PATH:
+        return Upload((JSON, PLAIN), longest_text)
+    if path == PAGE_INGEST_PATH:
+        return Upload((PLAIN,), longest_text)
+    if path in (IMPORT_PATH, PAGE_IMPORT_PATH):
         return Upload((BINARY,), options.max_import_bytes, is_streamed=True)
-    return Upload((JSON,), options.max_body_bytes)
+    if path == PAGE_LOGIN_PATH:
+        return Upload((FORM,), _LONGEST_LOGIN)
+    return Upload((FORM if path.startswith(PAGE) else JSON,), options.max_body_bytes)
 
 
 def counted(headers: Headers, receive: Receive, limit: int) -> Receive:

@@ -23,7 +23,7 @@ HIT = {
     *("lexical_rank", "semantic_rank", "coverage"),
 }
 SENTENCE = {
-    *("id", "session", "user", "text", "source", "role", "positions", "weight", "recalls", "created_s"),
+    *("id", "session", "user", "text", "source", "role", "positions", "weight", "recalls", "recalled_s", "created_s"),
 }
 
 
