@@ -18,13 +18,14 @@ from livingkv.errors import InputError, QuestionError
 from livingkv.generation import Generated, collect
 from livingkv.home import Home
 from livingkv.modes import Prepared, Preparing, question_ids
-from livingkv.passages import Judged, Passage, sentence_passages
+from livingkv.passages import Judged, Passage, grow_passages, sentence_passages
 from livingkv.question import Name
-from livingkv.recall import Probed, attend_sinks, judge_hits, passages_for, probe
+from livingkv.recall import Probed, attend_sinks, judge_hits, probe
 from livingkv.recency import newest_first
 from livingkv.results import NOT_STORED, Answer, Mode
 from livingkv.sampling import Sampler, Sampling
 from livingkv.scope import Scope
+from livingkv.store import Sentence
 from livingkv.stored_kv import StoredKV
 
 MAX_TOKENS = 1 << 16
@@ -74,6 +75,7 @@ class Asking:
         self.generated: Generated | None = None
         self.signs: Signs | None = None
         self._kv: StoredKV | None = None
+        self._ends: dict[int, int] = {}
         self.listed: tuple[Name, ...] | None = None
         self.said = question
         self.log_probabilities: tuple[float, ...] = ()
@@ -105,14 +107,20 @@ class Asking:
     def judge(self, probed: Probed) -> list[Judged]:
         """The hits as the model ranks them on their stored KV, best first, and what was said later before what it
         overrules."""
+        self._ends = {row.session_id: row.n_tokens for row in probed.sessions}
         judged = judge_hits(self.engine, self._stored(), probed, self._question, self._home.n_sinks)
         return newest_first(self._question, judged)
 
     def passages(self, hits: Sequence[Judged], *, grown: bool = True) -> list[Passage]:
         """The hits as passages within the budget: grown to their neighbours, or each sentence alone."""
         if not grown:
-            return sentence_passages(hits, self._home.store().neighbours)
-        return passages_for(self._home.store(), hits, self._home.settings.recall_tokens)
+            return sentence_passages(hits, self._neighbours)
+        return grow_passages(hits, self._neighbours, budget_tokens=self._home.settings.recall_tokens)
+
+    def _neighbours(self, sentence_id: int, before: int, after: int) -> list[Sentence]:
+        """Those that stand within the sessions as they were judged."""
+        found = self._home.store().neighbours(sentence_id, before, after)
+        return [each for each in found if each.token_hi <= self._ends.get(each.session_id, each.token_hi)]
 
     def chosen(self, judged: Sequence[Judged]) -> list[Judged]:
         """The hits that a mode which the caller chose recalls: the first and what is nearly tied with it."""

@@ -43,7 +43,8 @@ _OVER_ALL = "it asks about all that is stored"
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """One question in mode auto, probed and judged. `max_tokens`, `sampling` and `stop` are those of the answer."""
+    """One question in mode auto, probed and judged. `max_tokens`, `sampling` and `stop` are those of the answer.
+    reads_all: False, and no session is read again or attended as a whole, which nothing can confirm."""
 
     asking: Asking
     probed: Probed
@@ -51,6 +52,7 @@ class Auto:
     max_tokens: int
     sampling: Sampling
     stop: Sequence[str] = ()
+    reads_all: bool = True
 
     def answer(self) -> Answer:
         """The first answer that convinces, else an abstention that tells of the best.
@@ -181,6 +183,8 @@ class Auto:
         A document's KV has looked back a span: to count in it, reading it again is better than attending it
         (experiments/008_ruler).
         """
+        if not self.reads_all:
+            return self._abstain(f"{why}, which recall of passages cannot answer")
         against_reading_it = self._against_reading()
         if against_reading_it is None:
             try:

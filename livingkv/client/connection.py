@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from livingkv.client.call import Call
-from livingkv.client.errors import NoConnection, TimedOut
+from livingkv.client.errors import ClientError, NoConnection, TimedOut
 
 DEFAULT_URL = "http://127.0.0.1:8345"
 CHUNK_BYTES = 1 << 18
@@ -31,9 +31,19 @@ class Connection:
 
     @classmethod
     def of(cls, url: str | None, api_key: str | None, user: str | None) -> Connection:
-        """From arguments, else from LIVINGKV_URL and LIVINGKV_API_KEY, else a service on this machine without keys."""
-        where = (url or os.environ.get("LIVINGKV_URL") or DEFAULT_URL).rstrip("/").removesuffix("/v1")
-        return cls(where, api_key or os.environ.get("LIVINGKV_API_KEY") or None, user)
+        """From arguments, else from LIVINGKV_URL and LIVINGKV_API_KEY, else a service on this machine without keys.
+        Raises ClientError for what can be neither."""
+        where = (url or os.environ.get("LIVINGKV_URL") or DEFAULT_URL).strip().rstrip("/").removesuffix("/v1")
+        key = (api_key or os.environ.get("LIVINGKV_API_KEY") or "").strip()
+        try:
+            is_one = httpx.URL(where).scheme in ("http", "https") and bool(httpx.URL(where).host)
+        except httpx.InvalidURL:
+            is_one = False
+        if not is_one:
+            raise ClientError(f"url: {where!r} is none; one such as {DEFAULT_URL} is needed")
+        if not (key.isascii() and key.isprintable()):
+            raise ClientError("api_key: a key of `livingkv keys add` is needed, lkv_ and signs of ASCII")
+        return cls(where, key or None, user)
 
     def headers(self) -> dict[str, str]:
         """Headers of every request."""
@@ -60,7 +70,7 @@ def told_plainly(call: Call[Any]) -> Iterator[None]:
     except httpx.TimeoutException as error:
         told = f"{call.method} {call.path}: no answer in time"
         raise TimedOut(told, idempotency_key=call.idempotency_key) from error
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         told = f"{call.method} {call.path}: {type(error).__name__}: {error}".splitlines()[0]
         raise NoConnection(told, idempotency_key=call.idempotency_key) from error
 

@@ -6,7 +6,7 @@ Knows sending and waiting; what is sent and how answers are read is in the calls
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -155,11 +155,12 @@ class Client:
         session: str | None = None,
         mode: memory_calls.Mode = "auto",
         max_tokens: int = 64,
+        stop: str | Sequence[str] | None = None,
         user: str | None = None,
     ) -> Iterator[AskStream]:
         """As `ask`, while it is written: iterate over it for pieces of text; then its `answer` is the whole, with
         evidence. Leaving the block ends the work."""
-        call = memory_calls.ask_stream(query, session=session, mode=mode, max_tokens=max_tokens, user=user)
+        call = memory_calls.ask_stream(query, session=session, mode=mode, max_tokens=max_tokens, stop=stop, user=user)
         with self._open(call) as chunks:
             yield AskStream(chunks)
 

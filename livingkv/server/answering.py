@@ -48,7 +48,7 @@ async def answer_stream(
     request: Request, events: AsyncGenerator[Event, None], answer: Answer, *, wants_usage: bool
 ) -> Response:
     """The answer as a stream, whose first chunk waits until the prompt was found fit. Raises ApiError before that."""
-    first = await _first(events)
+    first = await while_there(request, _first(events))
     lines = _lines(first, events, answer, wants_usage=wants_usage)
     headers = _headers(first.session) | sse.HEADERS
     stream = sse.with_keepalives(lines, request.is_disconnected, poll_s=POLL_S, every_s=KEEPALIVE_S)

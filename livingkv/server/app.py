@@ -22,7 +22,7 @@ from livingkv.server.guard import Guard
 from livingkv.server.inference_thread import Phase
 from livingkv.server.job_routes import job_routes
 from livingkv.server.keys import KeyRing
-from livingkv.server.mcp_endpoint import mcp_route
+from livingkv.server.mcp_endpoint import MCP_HEADERS, mcp_route
 from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.request_log import RequestLog
@@ -53,7 +53,7 @@ def create_app(service: Service) -> FastAPI:
             CORSMiddleware,
             allow_origins=list(options.allowed_origins),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "X-Session-Id"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Session-Id", *MCP_HEADERS],
             expose_headers=["X-Session-Id", "X-Request-Id", "Retry-After"],
         )
     app.add_middleware(Guard, options=options, keys=keys, counters=service.counters)

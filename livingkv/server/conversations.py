@@ -110,6 +110,10 @@ class Conversations:
                 return best if best.common.n_tokens else None
         return None
 
+    def with_beginning(self, scope: str, asked: Sequence[Segment]) -> frozenset[int]:
+        """The sessions of a scope that begin with all of this."""
+        return frozenset(self._at.get(self._chain(scope, asked)[-1], ()))
+
     def named(self, store: Store, row: SessionRow, asked: Sequence[Segment]) -> Match:
         """How far this session is the one that was asked about. Raises RecordDamaged or KeyMissing."""
         stored = stored_segments(store, row)

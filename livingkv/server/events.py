@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Literal
 
 from livingkv.server.api_errors import ApiError
+from livingkv.server.recollection import Recollection
 from livingkv.server.token_texts import TokenText
 from livingkv.server.tool_calls import ToolCall
 
@@ -46,7 +47,8 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The reply is whole, and durable if it has a session."""
+    """The reply is whole, and durable if it has a session. recollection: what memory said; None where there is none to
+    ask."""
 
     finish: Finish
     n_prompt: int
@@ -55,6 +57,7 @@ class Done:
     n_prefilled: int
     session: str | None
     calls: tuple[ToolCall, ...] = ()
+    recollection: Recollection | None = None
 
 
 @dataclass(frozen=True, slots=True)

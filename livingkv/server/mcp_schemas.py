@@ -66,7 +66,7 @@ class AskArguments(Arguments):
             "reads the recalled text again."
         ),
     ] = "auto"
-    max_tokens: Annotated[Whole, Field(ge=1, le=1024)] = 64
+    max_tokens: Annotated[Whole, Field(ge=1, le=1024, description="At most, and at most what the service allows.")] = 64
     session: Session | None = None
 
 
@@ -153,6 +153,7 @@ class ListedSession(BaseModel):
     """A session."""
 
     name: str
+    user: str | None
     kind: str
     tokens: int
     sentences: int

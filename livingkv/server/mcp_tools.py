@@ -17,10 +17,10 @@ from livingkv.server import mcp_schemas as schemas
 from livingkv.server.guard import Caller
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.memory_bodies import AskBody, ForgetBody, SaidMessage, SearchBody, TurnBody
-from livingkv.server.memory_shapes import shown_stats
-from livingkv.server.owners import Owner, session_of
+from livingkv.server.owners import Owner
 from livingkv.server.remembering import Remembering
 from livingkv.server.service import Service
+from livingkv.server.session_shapes import session_page
 from livingkv.server.unlearning import Unlearning
 
 A = TypeVar("A", bound=BaseModel)
@@ -74,7 +74,8 @@ async def _recall(asked: Asked, given: schemas.RecallArguments) -> dict[str, Any
 
 
 async def _ask(asked: Asked, given: schemas.AskArguments) -> dict[str, Any]:
-    body = AskBody(query=given.query, mode=given.mode, max_tokens=given.max_tokens, session=given.session)
+    most = min(given.max_tokens, asked.service.options.max_new_tokens)
+    body = AskBody(query=given.query, mode=given.mode, max_tokens=most, session=given.session)
     return await asked.of(lambda memory: memory.ask(body))
 
 
@@ -85,39 +86,13 @@ async def _forget(asked: Asked, given: schemas.ForgetArguments) -> dict[str, Any
 
 
 async def _sessions(asked: Asked, given: schemas.SessionsArguments) -> dict[str, Any]:
-    def work(memory: Remembering) -> dict[str, Any]:
-        rows = (
-            [row for row in memory.tenant.memory.sessions() if asked.owner.owns(row.name)]
-            if memory.tenant.home.has_store
-            else []
-        )
-        rows = [row for row in rows if row.session_id > int(given.cursor or 0)]
-        more = len(rows) > given.limit
-        return {
-            "sessions": [
-                {
-                    "name": session_of(row.name),
-                    "kind": "document",
-                    "tokens": row.n_tokens,
-                    "sentences": row.n_sentences,
-                    "turns": row.n_turns,
-                    "created_s": row.created_s,
-                    "updated_s": row.updated_s,
-                }
-                for row in rows[: given.limit]
-            ],
-            "next_cursor": str(rows[given.limit - 1].session_id) if more else None,
-        }
-
-    return await asked.of(work)
+    user = asked.owner.user
+    return await asked.of(lambda memory: session_page(memory.tenant.home, user, given.cursor, given.limit))
 
 
 async def _stats(asked: Asked, _: schemas.StatsArguments) -> dict[str, Any]:
-    def work(memory: Remembering) -> dict[str, Any]:
-        found = memory.tenant.memory.stats() if memory.tenant.home.has_store else None
-        return shown_stats(found, asked.service.model_name, __version__)
-
-    return {"stats": await asked.of(work)}
+    model = asked.service.model_name
+    return {"stats": await asked.of(lambda memory: memory.stats(model, __version__))}
 
 
 TOOLS: tuple[Tool[Any], ...] = (

@@ -18,7 +18,7 @@ from livingkv.server.api_errors import ApiError
 from livingkv.server.idempotency import HEADER
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.memory_bodies import AskBody, ForgetBody, PatchBody, SearchBody, StoredRole, TurnBody
-from livingkv.server.memory_shapes import Json, shown_stats
+from livingkv.server.memory_shapes import Json
 from livingkv.server.openai_routes import caller_of
 from livingkv.server.owners import Owner, owner_of
 from livingkv.server.remembering import Remembering, no_such_sentence
@@ -189,11 +189,8 @@ def _add_forgetting(router: APIRouter, service: Service) -> None:
 def _add_stats(router: APIRouter, service: Service) -> None:
     @router.get("/stats")
     async def stats(request: Request) -> dict[str, Any]:
-        def work(memory: Remembering) -> Json:
-            found = memory.tenant.memory.stats() if memory.tenant.home.has_store else None
-            return shown_stats(found, service.model_name, __version__)
-
-        return await _call(service, request, "read", None, work)
+        model = service.model_name
+        return await _call(service, request, "read", None, lambda memory: memory.stats(model, __version__))
 
 
 def _id_of(given: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence
 from livingkv.server.job_results import receipt_json
 from livingkv.server.owners import session_of, user_of
+from livingkv.server.recollection import Recollection
 
 Json = dict[str, Any]
 
@@ -61,6 +62,21 @@ def shown_answer(answer: Answer) -> Json:
         "evidence": [shown_hit(each) for each in answer.evidence],
         "usage": usage(answer.prefilled_tokens, answer.reused_tokens, answer.generated_tokens),
         "timings_ms": asdict(answer.timings_ms),
+    }
+
+
+def shown_recollection(found: Recollection) -> Json:
+    """What a chat completion tells of memory: who gave the reply, how sure memory was, and from what."""
+    answer, is_given = found.answer, found.words is not None
+    return {
+        "recall": found.recall,
+        "source": "memory" if is_given else "model",
+        "confident": None if answer is None else is_given,
+        "confidence": None if answer is None else answer.confidence,
+        "mode": answer.mode if answer is not None and is_given else None,
+        "reason": found.reason,
+        "evidence": [shown_hit(each) for each in answer.evidence] if answer is not None and is_given else [],
+        "usage": usage(found.n_prefilled, found.n_reused, found.n_generated),
     }
 
 

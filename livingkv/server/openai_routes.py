@@ -21,7 +21,7 @@ from livingkv.server.replying import Wish
 from livingkv.server.schemas import ChatBody, CompletionBody, EmbeddingBody, Generation
 from livingkv.server.service import Service
 from livingkv.server.turn_request import TurnRequest
-from livingkv.server.whose import whose
+from livingkv.server.whose import is_side_task, whose
 
 
 def openai_routes(service: Service) -> APIRouter:
@@ -65,6 +65,7 @@ def _add_chat(router: APIRouter, service: Service) -> None:
         owner = whose(body, request.headers, caller)
         caller.require("write" if owner.is_kept else "read")
         tools = () if body.tool_choice == "none" else tuple(tool.model_dump() for tool in body.tools or ())
+        no_recall = _against_recall(body, has_tools=bool(tools))
         asked = TurnRequest(
             messages=tuple(message.plain() for message in body.messages),
             wish=_wish(service, body, body.max_completion_tokens, body.n_likeliest, _names(tools)),
@@ -73,6 +74,8 @@ def _add_chat(router: APIRouter, service: Service) -> None:
             session=owner.session,
             is_kept=owner.is_kept,
             only_new=owner.only_new,
+            recall="off" if no_recall else body.recall,
+            no_recall=no_recall,
         )
         answer = ChatAnswer(service.model_name, with_logprobs=bool(body.logprobs))
         events = service.turn(caller.tenant, asked)
@@ -134,6 +137,15 @@ def _inputs(body: EmbeddingBody) -> tuple[str | tuple[int, ...], ...]:
     if isinstance(given[0], int):
         return (tuple(each for each in given if isinstance(each, int)),)
     return tuple(each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int))
+
+
+def _against_recall(body: ChatBody, *, has_tools: bool) -> str:
+    """Why memory is not asked beside this request; "" where it may be."""
+    if body.recall == "off":
+        return "memory was not asked: recall is off"
+    if has_tools or body.n_likeliest is not None:
+        return "memory was not asked: tools and logprobs are for the model's own words"
+    return "memory was not asked: this is a task beside a conversation" if is_side_task(body) else ""
 
 
 def _names(tools: Sequence[Any]) -> frozenset[str] | None:

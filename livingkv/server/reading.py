@@ -40,11 +40,14 @@ class Reading:
                 logits = runner.logits(part, state)
             else:
                 runner.read(part, state)
-            n_read = runner.n_prefilled - before
-            self.n_prefilled += n_read
-            self._counters.prefilled_tokens.inc(n_read)
+            self.took(runner.n_prefilled - before)
             yield
         return logits
+
+    def took(self, n_tokens: int) -> None:
+        """Count tokens that were read."""
+        self.n_prefilled += n_tokens
+        self._counters.prefilled_tokens.inc(n_tokens)
 
     def generate(self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int) -> Iterator[int]:
         """The reply's tokens, as `Runner.generate`."""

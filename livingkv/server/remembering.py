@@ -19,7 +19,7 @@ from livingkv.server.claims import claimed
 from livingkv.server.counters import Counters
 from livingkv.server.limits import TurnLimits
 from livingkv.server.memory_bodies import AskBody, SearchBody, TurnBody
-from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, usage
+from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, shown_stats, usage
 from livingkv.server.owners import Owner
 from livingkv.server.tenants import Tenant
 
@@ -162,6 +162,10 @@ class Remembering:
         if not self.owner.owns(name):
             raise no_such_sentence()
         return name
+
+    def stats(self, model: str, version: str) -> Json:
+        """Counts and bytes of the tenant's store."""
+        return shown_stats(self.tenant.memory.stats() if self.tenant.home.has_store else None, model, version)
 
     def _is_empty(self, scope: Scope) -> bool:
         """True where there is no store yet. Raises SessionNotFound where a session of it is named."""

@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 from livingkv.server.events import Began, Done, TokenLogprob, Wrote
+from livingkv.server.memory_shapes import shown_recollection
 from livingkv.server.token_texts import TokenText
 
 
@@ -66,7 +67,8 @@ class ChatAnswer(_Answer):
             "logprobs": self._logprobs(tokens),
             "finish_reason": done.finish,
         }
-        return {**self.head(self.kind), "choices": [choice], "usage": usage_of(done), "livingkv": told(began, done)}
+        answer = {**self.head(self.kind), "choices": [choice], "usage": usage_of(done), "livingkv": told(began, done)}
+        return answer | _memory(done)
 
     def first(self) -> dict[str, Any]:
         """The first chunk: who speaks."""
@@ -80,7 +82,7 @@ class ChatAnswer(_Answer):
         """The tool calls, then the chunk that says why it ended."""
         for index, call in enumerate(_calls(done)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
-        yield self._chunk({}, finish=done.finish)
+        yield self._chunk({}, finish=done.finish) | _memory(done)
 
     def usage(self, began: Began, done: Done) -> dict[str, Any]:
         """The chunk after the last, for who asked for it."""
@@ -156,6 +158,11 @@ def told(began: Began, done: Done) -> dict[str, Any]:
         "prefilled_tokens": done.n_prefilled,
         "attended_tokens": began.n_attended,
     }
+
+
+def _memory(done: Done) -> dict[str, Any]:
+    """What memory said to the message."""
+    return {} if done.recollection is None else {"memory": shown_recollection(done.recollection)}
 
 
 def shown_session(name: str | None) -> str | None:

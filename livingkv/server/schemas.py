@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from livingkv.results import Recall
 from livingkv.sampling import Sampling
 
 _DEPTH = 32
@@ -143,11 +144,12 @@ class ResponseFormat(Lenient):
 
 class MemoryField(Lenient):
     """What this service knows beside OpenAI's fields. history "stored": the messages follow what the session holds.
-    keep: False leaves the turn out of the memory."""
+    keep: False leaves the turn out of the memory. recall: where memory is asked for what the window does not hold."""
 
     session: Text | None = None
     history: Literal["whole", "stored"] = "whole"
     keep: bool = True
+    recall: Recall = "session"
 
 
 class Generation(Lenient):
@@ -215,6 +217,11 @@ class ChatBody(Generation):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs goes with logprobs: true")
         return self
+
+    @property
+    def recall(self) -> Recall:
+        """Where memory is asked."""
+        return MemoryField().recall if self.memory is None else self.memory.recall
 
     @property
     def n_likeliest(self) -> int | None:

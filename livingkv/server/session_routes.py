@@ -11,20 +11,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from livingkv.errors import InputError, SessionExists, SessionNotFound
+from livingkv.errors import SessionExists, SessionNotFound
 from livingkv.server.job_results import receipt_json
 from livingkv.server.openai_routes import caller_of
 from livingkv.server.owners import Owner, owner_of
 from livingkv.server.service import Service
 from livingkv.server.session_schemas import CreateBody, ForkBody, PatchBody, UserBody
-from livingkv.server.session_shapes import Shape, session_details, session_json
+from livingkv.server.session_shapes import Shape, session_details, session_json, session_page
 from livingkv.server.session_state import SessionState
 from livingkv.server.tenants import Tenant
 from livingkv.server.while_there import while_there
 from livingkv.store import SessionRow
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
-_LONGEST_CURSOR = 10
 
 
 def session_routes(service: Service) -> APIRouter:
@@ -99,19 +98,8 @@ def _add_looking(router: APIRouter, service: Service) -> None:
     async def listed(
         request: Request, user: str | None = None, cursor: str | None = None, limit: Limit = 50
     ) -> dict[str, Any]:
-        """Newest first. The cursor is the id of the last one that was told."""
         tenant, owner = asked_for(request, "read", user)
-        if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= _LONGEST_CURSOR):
-            raise InputError("cursor", repr(cursor[:64]), "the next_cursor of the answer before is allowed")
-        below = None if cursor is None else int(cursor)
-
-        def work(parts: Tenant) -> dict[str, Any]:
-            rows = parts.home.store().sessions(owner.user) if parts.home.has_store else []
-            rows = [row for row in reversed(rows) if below is None or row.session_id < below]
-            more = str(rows[limit - 1].session_id) if len(rows) > limit else None
-            return {"sessions": [session_json(parts.home, row) for row in rows[:limit]], "next_cursor": more}
-
-        return await service.call(tenant, work)
+        return await service.call(tenant, lambda parts: session_page(parts.home, owner.user, cursor, limit))
 
     @router.get("/{name}")
     async def shown(name: str, request: Request, user: str | None = None) -> Shape:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from typing import Any
 
 from livingkv.conversation_mark import is_conversation
+from livingkv.errors import InputError
 from livingkv.home import Home
 from livingkv.server.owners import session_of, user_of
 from livingkv.store import SessionRow, Store
@@ -16,6 +17,7 @@ from livingkv.store import SessionRow, Store
 Shape = dict[str, Any]
 MOST_ENTRIES = 1000
 """Of a timeline: the newest ones."""
+_LONGEST_CURSOR = 10
 
 
 def session_json(home: Home, row: SessionRow) -> Shape:
@@ -35,6 +37,18 @@ def session_json(home: Home, row: SessionRow) -> Shape:
         "pinned": row.pinned,
         "state": "stored" if home.holds(row) is None else "device",
     }
+
+
+def session_page(home: Home, user: str | None, cursor: str | None, limit: int) -> Shape:
+    """Up to `limit` sessions of a user (None: of everybody), newest first. The cursor is the id of the last one
+    that was told. Raises InputError for what is none."""
+    if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= _LONGEST_CURSOR):
+        raise InputError("cursor", repr(cursor[:64]), "the next_cursor of the answer before is allowed")
+    below = None if cursor is None else int(cursor)
+    rows = home.store().sessions(user) if home.has_store else []
+    rows = [row for row in reversed(rows) if below is None or row.session_id < below]
+    more = str(rows[limit - 1].session_id) if len(rows) > limit else None
+    return {"sessions": [session_json(home, row) for row in rows[:limit]], "next_cursor": more}
 
 
 def session_details(home: Home, row: SessionRow) -> Shape:

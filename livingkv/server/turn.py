@@ -22,6 +22,7 @@ from livingkv.server.events import Began, Done, Emit
 from livingkv.server.limits import TurnLimits
 from livingkv.server.placing import Place, Placing
 from livingkv.server.reading import Reading
+from livingkv.server.recalling import Recalling
 from livingkv.server.recording import appends_of, kept_of, reply_segment
 from livingkv.server.replying import Replying
 from livingkv.server.segments import Segment, joined
@@ -60,17 +61,26 @@ class Turn:
             name = place.goes_on.session.name if place.goes_on else self._new_name()
             self._emit(Began(place.n_prompt, n_cached, hot.n_attended, name))
             self._counters.cached_tokens.inc(n_cached)
+            beside = yield from Recalling(self._tenant, self._asked, self._counters).steps(place, max_tokens)
             reading = Reading(self._home.engine(), self._home.settings, self._counters)
-            logits = yield from reading.read(place.unread(n_cached), hot)
             wish = replace(self._asked.wish, max_tokens=max_tokens)
             replying = Replying(self._home.engine(), self._tenant.texts, wish, self._emit)
-            yield from replying.follow(reading.generate(logits, hot, replying.sampler, max_tokens))
+            if beside.words is not None:  # told before the prompt is read
+                yield from replying.follow(iter(beside.words.token_ids))
+            logits = yield from reading.read(place.unread(n_cached), hot)
+            if beside.words is None:
+                yield from replying.follow(reading.generate(logits, hot, replying.sampler, max_tokens))
             generated, finish, calls = replying.end()
             if self._asked.is_kept:
                 assert name is not None
-                self._commit(place, name, window, self._settle(hot, place.n_prompt, generated))
-            n_generated = len(generated.token_ids)
-            self._emit(Done(finish, place.n_prompt, n_cached, n_generated, reading.n_prefilled, name, calls))
+                reply = self._settle(hot, place.n_prompt, generated)
+                if beside.words is not None:
+                    reading.took(len(reply.ids))
+                self._commit(place, name, window, reply)
+            if beside.sentence_ids:
+                self._home.note_recall(beside.sentence_ids)
+            n_read, n_generated = reading.n_prefilled + beside.n_prefilled, len(generated.token_ids)
+            self._emit(Done(finish, place.n_prompt, n_cached, n_generated, n_read, name, calls, beside))
         if self._asked.is_kept:
             self._home.index.feed_if_possible()
 

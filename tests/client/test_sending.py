@@ -18,6 +18,7 @@ from livingkv.client import (
     BadRequest,
     Busy,
     Client,
+    ClientError,
     Conflict,
     Job,
     JobFailed,
@@ -77,6 +78,20 @@ def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPat
         assert repr(client) == "Client('http://elsewhere:1', user=None)"
     with Client("http://other", user="anna") as client:
         assert repr(client) == "Client('http://other', user='anna')"
+
+
+@pytest.mark.parametrize("url", ["localhost:8345", "ftp://there", "http://", "http://there:x", "there"])
+def test_what_is_no_address_is_told_in_a_line(url: str) -> None:
+    with pytest.raises(ClientError, match=r"url: .* is none"):
+        Client(url)
+
+
+def test_a_key_is_taken_without_the_white_space_around_it() -> None:
+    client, service = client_of({"jobs": []}, api_key=" lkv_x\n")
+    client.jobs()
+    assert service.asked[0].headers["authorization"] == "Bearer lkv_x"
+    with pytest.raises(ClientError, match="api_key"):
+        Client("http://there", api_key="lkv_\u00e4")
 
 
 def test_names_are_parts_of_a_path() -> None:

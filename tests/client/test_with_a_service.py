@@ -12,7 +12,7 @@ import pytest
 
 from livingkv.client import AskResult, AsyncClient, Client, Conflict, Job, NoConnection, NotAllowed, NotFound
 from livingkv.server.keys import make_key
-from tests.server.serving import Served, serving
+from tests.server.serving import Served, scripted, serving, slowly, wait_until
 
 FACT = "The code of the garage is 4471."
 QUESTION = "What is the code of the garage?"
@@ -110,6 +110,30 @@ def test_the_same_awaited(served: Served) -> None:
                 await client.sentence("999999999")
 
     asyncio.run(life())
+
+
+def test_leaving_a_stream_ends_the_work(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(served.url, user=served.user) as client:
+        client.turn(FACT)
+    scripted(monkeypatch, "and so on " * 200)
+    slowly(monkeypatch, 0.05)
+    before = served.count("cancelled_total")
+    with Client(served.url, user=served.user) as client:
+        with client.ask_stream(QUESTION, mode="ground", max_tokens=500) as stream:
+            assert next(iter(stream))
+        wait_until(lambda: served.count("cancelled_total") == before + 1)
+
+        async def leave() -> None:
+            async with (
+                AsyncClient(served.url, user=served.user) as waiting,
+                waiting.ask_stream(QUESTION, mode="ground", max_tokens=500) as stream,
+            ):
+                async for text in stream:
+                    assert text
+                    break
+
+        asyncio.run(leave())
+        wait_until(lambda: served.count("cancelled_total") == before + 2)
 
 
 def test_both_clients_have_the_same_methods() -> None:

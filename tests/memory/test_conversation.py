@@ -8,13 +8,14 @@ from typing import Any, cast
 import pytest
 
 import livingkv.asking
+import livingkv.auto_answer
 import livingkv.conversation
 from livingkv import Memory, Settings
 from livingkv.asking import Asking
 from livingkv.auto_answer import Auto
 from livingkv.errors import InputError
 from livingkv.passages import Judged
-from livingkv.recall import Probed
+from livingkv.recall import Probed, sentences_with
 from livingkv.results import Recall
 from livingkv.sampling import Sampling
 from tests.tiny import tiny_model
@@ -135,7 +136,41 @@ def test_what_is_encrypted_elsewhere_stays_there(tmp_path: Path, monkeypatch: py
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         memory.ingest("doors", text=TEXT, session="doors", encrypt=True)
         turn = memory.chat(ASKED, max_tokens=3)
-        assert turn.mode == "resume" and turn.evidence == () and not turn.confident
+        assert turn.mode == "resume" and turn.evidence == () and "memory was asked" not in turn.reason
+        memory.ingest("notes", text=b"The code of door 4 is 1028.", session="notes")
+        turn = memory.chat(ASKED, max_tokens=3)
+        assert all(passage.session == "notes" for passage in turn.evidence)
+
+
+def test_a_list_of_all_that_has_a_name_takes_nothing_out_of_what_is_encrypted(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.ingest("hidden", text=b"The code of door 3 of Marjorie is XANTHIC.\n", session="hidden", encrypt=True)
+    memory.ingest("open", text=b"The code of door 3 of Marjorie is 1021.\n", session="open")
+    seen: list[str] = []
+    plain = sentences_with
+
+    def noted(*arguments: Any) -> list[Judged]:
+        found = plain(*arguments)
+        seen.extend(hit.sentence.session for hit in found)
+        return found
+
+    monkeypatch.setattr(livingkv.auto_answer, "sentences_with", noted)
+    memory.chat("What are all the codes of Marjorie?", max_tokens=3)
+    assert "open" in seen and "hidden" not in seen
+    memory.close()
+
+
+def test_a_question_about_everything_reads_no_session_again(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(*arguments: object) -> None:
+        raise AssertionError("nothing that it said could be confirmed")
+
+    monkeypatch.setattr(Auto, "_read_all", tried)
+    monkeypatch.setattr(Auto, "_exact", tried)
+    memory.add_messages([{"role": "user", "content": TEXT.decode()}], session="talk")
+    turn = memory.chat("What are the most common words?", session="talk", max_tokens=3, recall="session")
+    assert turn.mode == "resume" and "all that is stored" in turn.reason
+    memory.close()
 
 
 def test_an_answer_that_memory_does_not_end_is_not_given(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

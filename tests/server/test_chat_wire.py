@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.serving import CHAT, Served, said, scripted, talk
+from livingkv.server import answering
+from tests.server.serving import CHAT, Served, said, scripted, slowly, talk
 
 EMOJI = "Grüße 👩‍👩‍👧 日本語 — \u0301e"
 
@@ -138,6 +139,17 @@ def test_a_prompt_that_is_too_long_names_both_sizes(served: Served) -> None:
     answer = served.post({"messages": talk("word " * 3000)})
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["code"] == "context_length_exceeded" and "2048" in error["message"]
+
+
+def test_a_stream_is_kept_alive_while_a_prompt_is_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(answering, "POLL_S", 0.05)
+    slowly(monkeypatch, 0.3)
+    answer = served.post({"stream": True, "messages": talk("Hello there"), "max_tokens": 1})
+    parts = answer.text.split("\n\n")
+    first, last = json.loads(parts[0].removeprefix("data: ")), json.loads(parts[-3].removeprefix("data: "))
+    assert first["choices"][0]["delta"]["role"] == "assistant" and last["choices"][0]["finish_reason"] == "length"
+    assert ": keepalive" in parts[1:-3] and parts[-2:] == ["data: [DONE]", ""]
 
 
 def test_unknown_routes_and_methods_have_the_envelope(served: Served) -> None:

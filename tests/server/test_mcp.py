@@ -210,10 +210,23 @@ STREAMED = {"Accept": "application/json, text/event-stream"}
 def test_answers_are_json_or_events_as_the_client_accepts(served: Served) -> None:
     plain = served.client.post("/mcp", json=PING, headers={"Accept": "application/json"})
     assert plain.json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert served.client.post("/mcp", json=PING, headers={"Accept": "*/*"}).json() == plain.json()
     streamed = served.client.post("/mcp", json=PING, headers=STREAMED)
     assert streamed.headers["content-type"].startswith("text/event-stream") and '"id":1' in streamed.text
     for answer in (plain, streamed):
         assert "mcp-session-id" not in answer.headers
+
+
+def test_a_page_that_is_allowed_may_send_the_headers_of_the_protocol(tmp_path: Path) -> None:
+    with serving(tmp_path / "stores", allowed_origins=("https://ui.example",)) as served:
+        asked = {
+            "Origin": "https://ui.example",
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization, content-type, mcp-protocol-version, mcp-method, mcp-name",
+        }
+        assert served.client.options("/mcp", headers=asked).status_code == 200
+        sent = {**STREAMED, "Origin": "https://ui.example"}
+        assert served.client.post("/mcp", json=PING, headers=sent).status_code == 200
 
 
 def test_other_methods_origins_and_bodies_are_refused(served: Served) -> None:

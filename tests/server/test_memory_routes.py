@@ -236,12 +236,13 @@ def test_a_conversations_words_stay(served: Served) -> None:
 
 
 def test_a_sentence_is_forgotten_for_good(served: Served) -> None:
-    stored = turn(served, f"{FACTS[0]} {FACTS[1]} The marker is XANTHIC-9.")["stored"]
+    stored = turn(served, f"{FACTS[0]} {FACTS[1]} The marker is VERMILION-9.")["stored"]
     answer = served.client.delete(f"/v1/memory/{stored[2]}", params={"user": served.user})
     receipt = answer.json()["receipt"]
     assert answer.status_code == 200 and receipt["counts"]["sentences"] == 1 and receipt["bytes"]["erased"] > 0
     assert served.client.delete(f"/v1/memory/{stored[2]}", params={"user": served.user}).status_code == 404
-    assert b"XANTHIC" not in b"".join(path.read_bytes() for path in (served.folder / "default" / "segments").iterdir())
+    files = (served.folder / "default" / "segments").iterdir()
+    assert b"VERMILION" not in b"".join(path.read_bytes() for path in files)
 
 
 @pytest.mark.parametrize("what", ["ids", "session", "source", "deep"])
