@@ -122,7 +122,9 @@ class Memory(Looking, Keeping):
         )
         done = known.n_bytes if known is not None else 0
         with self._reader(row, document=True) as reader:
-            for piece in split_pieces(text, self._home.settings.commit_tokens, done):
+            for piece in split_pieces(
+                text, self._home.settings.commit_tokens, done, self._home.engine().runner.between
+            ):
                 end = piece.byte_hi == len(text)
                 origin = Origin(name, "document", digest, end_of_source=end)
                 append = reader.read_text(text[piece.byte_lo : piece.byte_hi], piece.spans, origin)

@@ -6,7 +6,7 @@ off goes on exactly where the last commit stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -31,11 +31,13 @@ def source_digest(text: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(text)
 
 
-def split_pieces(text: bytes, piece_tokens: int, start: int = 0) -> Iterator[Piece]:
-    """The text from byte `start` in pieces of about `piece_tokens` tokens cut between
-    sentences."""
+def split_pieces(
+    text: bytes, piece_tokens: int, start: int = 0, between: Callable[[], None] | None = None
+) -> Iterator[Piece]:
+    """The text from byte `start` in pieces of about `piece_tokens` tokens cut between sentences. between: as for
+    `split_sentences`."""
     spans: list[SentenceSpan] = []
-    for whole in split_sentences(text):
+    for whole in split_sentences(text, between=between):
         if whole.byte_hi <= start:
             continue
         span = SentenceSpan(max(whole.byte_lo, start), whole.byte_hi)

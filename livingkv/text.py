@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple, TypeVar
 
 import regex
 import sentencex
@@ -56,6 +58,13 @@ _FUNCTION_WORDS = {
 }
 
 
+T = TypeVar("T")
+_Block = tuple[int, int, bool]
+_Pair = tuple[int, int]
+_PACE_S = 0.02
+"""From one call of `between` to the next, about."""
+
+
 class SentenceSpan(NamedTuple):
     """A half-open span of bytes."""
 
@@ -69,13 +78,16 @@ class _Line(NamedTuple):
     hi: int
 
 
-def split_sentences(text: bytes, *, max_bytes: int = 1024) -> list[SentenceSpan]:
+def split_sentences(
+    text: bytes, *, max_bytes: int = 1024, between: Callable[[], None] | None = None
+) -> list[SentenceSpan]:
     """The sentences of `text` as spans that tile it: the first begins at 0, each ends where the next begins.
 
     Newlines and blank lines belong to the end of the sentence before them, a run of spaces to the start of the sentence
     after it (tokens of byte-level BPE begin with their space). A sentence longer than `max_bytes` is cut at whitespace,
     else after punctuation, else between graphemes, never inside a code point. A marker that stands alone ("3.", "- ")
-    joins what follows. Takes time linear in `len(text)`. Bytes that are not UTF-8 stay where they are.
+    joins what follows. Takes time linear in `len(text)`. Bytes that are not UTF-8 stay where they are. `between` is
+    called every few hundredths of a second: a text of many megabytes takes many seconds.
 
     Raises InputError when `max_bytes` is below 16.
     """
@@ -84,11 +96,12 @@ def split_sentences(text: bytes, *, max_bytes: int = 1024) -> list[SentenceSpan]
     if not text:
         return []
     chars = text.decode("utf-8", "surrogateescape")
-    offsets = [0, *_joined(chars, _starts(chars)), len(chars)]
+    paced = partial(_paced, between=between)
+    offsets = [0, *_joined(chars, _starts(chars, paced), paced), len(chars)]
     one_byte_each = chars.isascii()
     spans: list[SentenceSpan] = []
     byte_lo = 0
-    for lo, hi in itertools.pairwise(offsets):
+    for lo, hi in paced(itertools.pairwise(offsets)):
         byte_hi = byte_lo + (hi - lo if one_byte_each else len(chars[lo:hi].encode("utf-8", "surrogateescape")))
         for cut in _length_cuts(text, byte_lo, byte_hi, max_bytes):
             spans.append(SentenceSpan(byte_lo, cut))
@@ -98,14 +111,24 @@ def split_sentences(text: bytes, *, max_bytes: int = 1024) -> list[SentenceSpan]
     return spans
 
 
-def _starts(chars: str) -> list[int]:
+def _paced(items: Iterable[T], *, between: Callable[[], None] | None) -> Iterator[T]:
+    """The same items, and a call between some of them."""
+    called = perf_counter()
+    for item in items:
+        yield item
+        if between is not None and perf_counter() - called > _PACE_S:
+            between()
+            called = perf_counter()
+
+
+def _starts(chars: str, paced: Callable[[Iterable[_Block]], Iterator[_Block]]) -> list[int]:
     """Where sentences begin: ascending offsets of their first character that is not white space."""
     seen = _SURROGATE.sub("\ufffd", chars)
     for sign in _NEWLINES:
         seen = seen.replace(sign, " ")
     latin = _latin_language(seen[: 1 << 16])
     starts: list[int] = []
-    for lo, hi, whole in _blocks(chars):
+    for lo, hi, whole in paced(_blocks(chars)):
         stays = hi - lo < 4 or (whole and hi - lo <= WHOLE_LINE_CHARS)
         for length in (hi - lo,) if stays else _sentence_lengths(seen[lo:hi], latin):
             start = lo + length - len(seen[lo : lo + length].lstrip())
@@ -115,12 +138,12 @@ def _starts(chars: str) -> list[int]:
     return starts
 
 
-def _joined(chars: str, starts: list[int]) -> list[int]:
+def _joined(chars: str, starts: list[int], paced: Callable[[Iterable[_Pair]], Iterator[_Pair]]) -> list[int]:
     """The cuts, in characters, between the sentences that begin at `starts`; markers and stray signs are joined."""
     cuts: list[int] = []
     before = ""
     absorbs_next = opens_paragraph = True  # nothing is cut off before the first sentence
-    for lo, hi in itertools.pairwise([*starts, len(chars)]):
+    for lo, hi in paced(itertools.pairwise([*starts, len(chars)])):
         content = chars[lo:hi].rstrip()
         is_marker = _MARKER.fullmatch(content) is not None
         stray = not is_marker and not _WORD.search(content)

@@ -5,6 +5,7 @@ Knows tenants, limits and the files of accepted texts; knows no route. Runs in t
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from livingkv.errors import RecordDamaged
+from livingkv.errors import RecordDamaged, StoreError
 from livingkv.results import Ingested
+from livingkv.server.api_errors import ApiError
 from livingkv.server.job_files import WORK, Accepted, JobFiles, digest_of
 from livingkv.server.job_results import Result, ingested_json
 from livingkv.server.jobs import Job, Jobs, Kind, Work, new_job_id
@@ -24,6 +26,7 @@ from livingkv.server.stepwise import in_steps, pause
 from livingkv.server.tenants import Tenant
 from livingkv.server.transfers import clear
 
+LOG = logging.getLogger("livingkv.server")
 Verb = Callable[[Tenant, Callable[[int, int], None]], Result]
 """A call that changes a store, with what it tells its progress to."""
 
@@ -113,14 +116,21 @@ class JobWork:
         return job
 
     def resume(self) -> None:
-        """Go on with what was accepted before the service was started."""
+        """Go on with what was accepted before the service was started. What stands in the way for one tenant is logged,
+        and its texts wait for the next start."""
         for folder in sorted(self._folder.glob(f"*{WORK}")):
             tenant = folder.name.removesuffix(WORK)
             if TENANT.fullmatch(tenant):
-                clear(folder)
-                files = self._files(tenant)
-                for accepted in files.unfinished():
-                    self._add(tenant, files, accepted, source=accepted.source)
+                try:
+                    self._resume(tenant)
+                except (ApiError, StoreError, OSError) as error:
+                    LOG.error("ingests of tenant %s wait for the next start: %s", tenant, type(error).__name__)
+
+    def _resume(self, tenant: str) -> None:
+        clear(self.folder(tenant))
+        files = self._files(tenant)
+        for accepted in files.unfinished():
+            self._add(tenant, files, accepted, source=accepted.source)
 
     def folder(self, tenant: str) -> Path:
         """Where a tenant's texts and files on their way are, beside its store."""

@@ -20,6 +20,7 @@ from livingkv.server.session_schemas import CreateBody, ForkBody, PatchBody, Use
 from livingkv.server.session_shapes import Shape, session_details, session_json, session_page
 from livingkv.server.session_state import SessionState
 from livingkv.server.tenants import Tenant
+from livingkv.server.while_there import while_there
 from livingkv.store import SessionRow
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -149,7 +150,8 @@ def _add_state(router: APIRouter, service: Service) -> None:
         """Everything that was acknowledged is durable already: this checks it."""
         tenant, owner = asked_for(request, "write", user if body is None else body.user)
         stored = owner.stored(name)
-        return await service.call(tenant, lambda parts: SessionState(parts.home, row_of(parts, stored)).saved())
+        made = service.call(tenant, lambda parts: SessionState(parts.home, row_of(parts, stored)).saved())
+        return await while_there(request, made)
 
     @router.post("/{name}/restore")
     async def restored(
@@ -164,4 +166,4 @@ def _add_state(router: APIRouter, service: Service) -> None:
             parts.require_unwritten(stored.__eq__)
             return state.restored(service.counters)
 
-        return await service.call(tenant, work)
+        return await while_there(request, service.call(tenant, work))

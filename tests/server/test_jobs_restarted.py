@@ -83,6 +83,16 @@ def test_a_text_that_was_changed_fails_its_job(tmp_path: Path) -> None:
         assert job["state"] == "failed" and job["error"]["code"] == "internal" and left_of_texts(served) == []
 
 
+def test_a_folder_that_cannot_be_read_stops_no_other_tenant(tmp_path: Path) -> None:
+    (tmp_path / "stores").mkdir()
+    (tmp_path / "stores" / f"another{WORK}").mkdir()
+    (tmp_path / "stores" / f"another{WORK}" / f"job-{1:024x}.json").mkdir()
+    files = JobFiles(tmp_path / "stores" / f"default{WORK}")
+    files.keep(accepted(1, b"A text.\n"), b"A text.\n")
+    with serving(tmp_path / "stores") as served:
+        assert ended(served, {"id": f"job-{1:024x}"})["state"] == "done"
+
+
 def test_what_is_over_is_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / f"default{WORK}"
     files = JobFiles(folder)
@@ -96,7 +106,7 @@ def test_what_is_over_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_killed_ingest_goes_on_and_nothing_is_doubled(tmp_path: Path, tiny_folder: Path) -> None:
-    text = "".join(f"{n}: {BOOK}" for n in range(1200))
+    text = "".join(f"{n}: {BOOK}" for n in range(600))
     folder, job_id, done = tmp_path / "stores", "", 0
     for _ in range(3):
         with process(folder, tiny_folder) as (killed, client):
