@@ -10,8 +10,9 @@
     │   ├── ModelDamaged            a checksum or a tensor does not match
     │   ├── UnsupportedModel        no growing rotary KV cache (Mamba, RWKV, hybrids, sliding windows, ...)
     │   ├── CodecRefused            the self-test gate found the page codec unfit for this model
-    │   └── ExpertReadError         bytes of an expert cannot be read
-    │       └── CheckpointChanged       a file of the checkpoint is not the one that was indexed
+    │   ├── ExpertReadError         bytes of an expert cannot be read
+    │   │   └── CheckpointChanged       a file of the checkpoint is not the one that was indexed
+    │   └── StagedRowsError         rows of a table were asked for that were not staged for this pass
     ├── StoreError              the durable store
     │   ├── StoreNotFound           no store at that path
     │   ├── StoreHalfErased         its erasing was begun and is to be finished
@@ -24,8 +25,9 @@
     │   ├── SessionExists           the name is taken
     │   ├── KeyMissing              an encrypted session's key, or the package that uses it, is not there
     │   └── RecordDamaged           bytes failed their checksum or are missing
-    │       └── PageDamaged             the same for a KV page: rebuild it from the session's text
-    │           └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
+    │       ├── PageDamaged             the same for a KV page: rebuild it from the session's text
+    │       │   └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
+    │       └── SnapshotDamaged         the same for a snapshot of a model's state: read the tokens again
     └── IndexFault              the sentence index (always rebuildable from the store)
         ├── EmbedderMismatch        vectors of another embedder
         └── IndexDamaged            cannot be read; rebuild
@@ -93,6 +95,10 @@ class ExpertReadError(ModelError):
 
 class CheckpointChanged(ExpertReadError):
     """A file of the checkpoint is not the one that was indexed: load the model again."""
+
+
+class StagedRowsError(ModelError):
+    """Rows of a table are asked for that were not staged for this pass, or not for these tokens."""
 
 
 class StoreError(LivingKVError):
@@ -164,6 +170,10 @@ class PageDamaged(RecordDamaged):
 
 class PageDropped(PageDamaged):
     """A page or tail whose KV is not kept; nothing is damaged. It can be rebuilt from the session's text."""
+
+
+class SnapshotDamaged(RecordDamaged):
+    """A snapshot of a model's state is not what was written, or not of these tokens: read the tokens again."""
 
 
 class IndexFault(LivingKVError):

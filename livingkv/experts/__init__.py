@@ -8,6 +8,8 @@ from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex, IndexReport
 from livingkv.experts.keys import ExpertKey, PartName
 from livingkv.experts.loading import StreamedModel, load_streamed
+from livingkv.experts.row_loading import OpenTables, RowSettings
+from livingkv.experts.row_stage import RowCounts
 from livingkv.experts.source import EmulatedSource, Source, SourceCounts
 from livingkv.experts.stream import Asked, ExpertStream
 
@@ -20,8 +22,11 @@ __all__ = [
     "Format",
     "IndexReport",
     "LayerCounts",
+    "OpenTables",
     "PartName",
     "PlainFormat",
+    "RowCounts",
+    "RowSettings",
     "Source",
     "SourceCounts",
     "StreamCounts",

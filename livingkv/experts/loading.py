@@ -27,6 +27,7 @@ from livingkv.experts.network import fitted, load_network
 from livingkv.experts.plan import Plan, plan_of
 from livingkv.experts.plugging import plug_in
 from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource
+from livingkv.experts.row_loading import OpenTables, RowSettings, open_tables
 from livingkv.experts.source import Source
 from livingkv.experts.stage import DeviceStage, HostStage, Stage
 from livingkv.experts.stream import ExpertStream
@@ -36,6 +37,7 @@ LOG = logging.getLogger("livingkv.experts")
 
 FORMATS: tuple[Format, ...] = (PlainFormat(),)
 N_DEVICE_BUFFERS = 4
+ROWS = RowSettings()
 
 SourceOf = Callable[[ExpertIndex], Source]
 """Makes the source of an index."""
@@ -52,6 +54,7 @@ class StreamedModel:
     tokenizer: Any
     index: ExpertIndex
     stream: ExpertStream
+    tables: OpenTables | None = None
 
     @property
     def arena(self) -> RowArena:
@@ -69,6 +72,8 @@ class StreamedModel:
     def close(self) -> None:
         """Wait for reads under way; give back files and RAM. Once is enough, twice is fine."""
         self.stream.close()
+        if self.tables is not None:
+            self.tables.close()
 
     def __enter__(self) -> StreamedModel:
         return self
@@ -90,17 +95,19 @@ def load_streamed(
     dtype: torch.dtype | None = None,
     attention: str | None = None,
     formats: tuple[Format, ...] = FORMATS,
+    rows: RowSettings | None = ROWS,
 ) -> StreamedModel:
     """Load a model folder without its experts; they are read when tokens need them.
 
     ram_bytes: for experts and for the buffers of the source, on top of the rest of the network; a hard limit.
     source: files past the page cache, files through it, or what makes another Source; n_threads and piece_bytes are
     for the first two. dtype: None as in the config. attention: an attn_implementation of transformers.
+    rows: how tables of n-grams are read by row, their memory on top of ram_bytes; None: they are loaded whole.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
     UnsupportedModel, and InputError where not even one expert fits in ram_bytes.
     """
     with ExitStack() as undo:
-        plan = plan_of(Path(path), dtype, torch.device(device), formats)
+        plan = plan_of(Path(path), dtype, torch.device(device), formats, rows_on_disk=rows is not None)
         made = _source(source, plan.index, n_threads, piece_bytes)
         undo.callback(made.close)
         arena = _arena(plan, ram_bytes - made.buffer_bytes)
@@ -108,9 +115,13 @@ def load_streamed(
         network = load_network(plan, attention)
         stream = ExpertStream(plan.index, made, arena, _stage(plan, arena), fitted(network, plan))
         plug_in(network, [module.name for module in plan.modules], stream)
+        tables = None
+        if rows is not None and plan.tables:
+            tables = open_tables(plan.index.checkpoint, plan.tables, network, rows, plan.dtype)
+            undo.callback(tables.close)
         tokenizer = load_tokenizer(plan.folder) if has_tokenizer(plan.folder) else None
         undo.pop_all()
-    return StreamedModel(network, tokenizer, plan.index, stream)
+    return StreamedModel(network, tokenizer, plan.index, stream, tables)
 
 
 def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_bytes: int) -> Source:

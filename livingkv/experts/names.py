@@ -42,6 +42,18 @@ def expert_tensors(names: Iterable[str], network: Any, modules: list[ExpertModul
     return found
 
 
+def joined_tensors(names: Iterable[str], network: Any, target: str) -> tuple[str, ...]:
+    """Those of the names that make one tensor of the network: one, or several that are joined along their first
+    dimension, in that order. Raises UnsupportedModel where transformers does something else with them."""
+    from transformers.core_model_loading import dot_natural_key
+
+    *_, owner, last = target.split(".")
+    word = owner if last == "weight" else last
+    renaming = _Renaming(network, [])
+    found = [name for name in names if word in name and renaming.joins(name, target)]
+    return tuple(sorted(found, key=dot_natural_key))
+
+
 class _Renaming:
     """transformers' renaming for one network, each name looked up once."""
 
@@ -66,6 +78,17 @@ class _Renaming:
         if name not in self._known:
             self._known[name] = self._find(name)
         return self._known[name]
+
+    def joins(self, name: str, target: str) -> bool:
+        """Whether a name is (a part of) that tensor, of which parts may be joined along the first dimension."""
+        renamed, pattern = self._rename(name, self._renamings, self._converters)
+        if renamed == target and pattern is not None:
+            converter = next(one for one in self._converters if pattern in one.source_patterns)
+            steps = [(type(step).__name__, getattr(step, "dim", None)) for step in converter.operations]
+            if steps != [("Concatenate", 0)] or len(converter.source_patterns) > 1:
+                words = ", ".join(step for step, _ in steps)
+                raise UnsupportedModel(f"{name}: transformers loads it through {words}, which is not read by row")
+        return renamed == target
 
     def _find(self, name: str) -> tuple[int, PartName, bool] | None:
         renamed, pattern = self._rename(name, self._renamings, self._converters)

@@ -13,6 +13,7 @@ from livingkv.errors import LivingKVError, ModelDamaged, ModelError
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format
 from livingkv.experts.lazy_weights import LazyTensor, lazy_weights
+from livingkv.experts.ngram_rows import without_tables
 from livingkv.experts.plan import Plan
 from livingkv.experts.plugging import NAME, register, without_experts
 from livingkv.model_loading import first_line, quiet
@@ -27,7 +28,7 @@ def load_network(plan: Plan, attention: str | None) -> Any:
     """
     files = CheckpointFiles(plan.index.checkpoint, direct=False)
     try:
-        network, info = _from_pretrained(plan, lazy_weights(plan.index.checkpoint, files, plan.tensors), attention)
+        network, info = _from_pretrained(plan, lazy_weights(plan.index.checkpoint, files, plan.kept_on_disk), attention)
     except LivingKVError:
         raise
     except torch.cuda.OutOfMemoryError as error:
@@ -50,8 +51,11 @@ def _from_pretrained(plan: Plan, weights: dict[str, LazyTensor], attention: str 
     options: dict[str, Any] = {} if plan.device.type == "cpu" else {"device_map": {"": plan.device}}
     if attention is not None:
         options["attn_implementation"] = attention
+    bare = without_experts(plan.found)
+    if plan.tables:
+        bare = without_tables(bare)
     with quiet():
-        network, info = without_experts(plan.found).from_pretrained(  # type: ignore[attr-defined]
+        network, info = bare.from_pretrained(  # type: ignore[attr-defined]
             None,
             config=plan.config,
             state_dict=weights,

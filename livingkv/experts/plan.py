@@ -17,6 +17,7 @@ from livingkv.experts.checkpoint import read_checkpoint
 from livingkv.experts.formats import Format, format_of
 from livingkv.experts.index import ExpertIndex, build_index
 from livingkv.experts.names import ExpertTensor, expert_tensors
+from livingkv.experts.row_loading import FoundTable, find_tables
 from livingkv.experts.skeleton import ExpertModule, causal_class, expert_modules, skeleton
 from livingkv.model_loading import read_config
 
@@ -34,10 +35,23 @@ class Plan:
     tensors: Mapping[str, ExpertTensor]
     index: ExpertIndex
     formats: tuple[Format, ...]
+    tables: tuple[FoundTable, ...]
+
+    @property
+    def kept_on_disk(self) -> set[str]:
+        """The stored tensors that the network is loaded without."""
+        return {*self.tensors, *(name for table in self.tables for name in table.tensors)}
 
 
-def plan_of(folder: Path, dtype: torch.dtype | None, device: torch.device, formats: tuple[Format, ...]) -> Plan:
-    """Read config and headers of a folder. dtype: None as in the config.
+def plan_of(
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    formats: tuple[Format, ...],
+    *,
+    rows_on_disk: bool = False,
+) -> Plan:
+    """Read config and headers of a folder. dtype: None as in the config. rows_on_disk: tables of rows stay there.
 
     Raises ModelNotFound, ModelDamaged, and UnsupportedModel where experts or their format are not understood.
     """
@@ -54,4 +68,5 @@ def plan_of(folder: Path, dtype: torch.dtype | None, device: torch.device, forma
     tensors = expert_tensors(checkpoint.tensors, bare, modules)
     index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
-    return Plan(folder, found, config, dtype, device, modules, tensors, index, forms)
+    tables = find_tables(checkpoint, bare) if rows_on_disk else ()
+    return Plan(folder, found, config, dtype, device, modules, tensors, index, forms, tables)
