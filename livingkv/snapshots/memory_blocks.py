@@ -68,7 +68,9 @@ def packed(tensors: Sequence[Tensor]) -> tuple[list[Block], list[View]]:
         first = tensors[span.members[0]]
         same = {_place(tensors[number]) for number in span.members}
         if len(same) == 1:
-            dense = first.detach().clone(memory_format=torch.preserve_format)
+            dense = first.detach()
+            if not dense.is_contiguous():
+                dense = dense.clone(memory_format=torch.preserve_format)
             source = dense.as_strided((dense.numel(),), (1,)) if dense.numel() else dense.flatten()
             raw, residue, strides = source.view(torch.uint8), first.data_ptr() % ALIGNMENT, dense.stride()
         else:
