@@ -37,7 +37,7 @@ def create_app(service: Service) -> FastAPI:
     """An ASGI application over a service that the caller starts and stops. Raises InputError for a keys file that
     cannot be read or has no key."""
     keys = None if service.options.keys_file is None else KeyRing(service.options.keys_file)
-    app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="livingkv", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     access = PageAccess(keys)
     app.include_router(openai_routes(service))
     app.include_router(memory_routes(service))
