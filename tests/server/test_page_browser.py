@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 from livingkv.server.keys import make_key
 from livingkv.settings import Settings
 from tests.server.browsing import SMALL, WIDE, Watched, chromium, chromium_path, watched
-from tests.server.serving import Served, serving, slowly
+from tests.server.serving import Served, serving, slowly, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -248,7 +248,7 @@ def test_answers_are_streamed_with_their_evidence(tab: Watched) -> None:
     expect(page.locator("#streamed")).to_have_attribute("aria-live", "polite")
 
 
-def test_an_answer_is_stopped(tab: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_stopped(tab: Watched, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tab.open("/page/ask")
     slowly(monkeypatch, 0.2)
     page.get_by_label("Question").fill("When does the night train to Vienna leave?")
@@ -258,6 +258,7 @@ def test_an_answer_is_stopped(tab: Watched, monkeypatch: pytest.MonkeyPatch) -> 
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#asking")).to_have_text("Stopped.")
     expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
+    wait_until(lambda: served.count("running") == 0, 5)  # the model is not asked for the rest
 
 
 def test_the_plots_are_drawn(tab: Watched) -> None:

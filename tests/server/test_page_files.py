@@ -29,6 +29,7 @@ def test_no_template_has_scripts_styles_or_handlers_of_its_own(template: Path) -
     text = template.read_text()
     assert not re.search(r"<style|\sstyle=|javascript:|\|\s*safe\b|autoescape|<base\b", text)
     assert not re.search(r"\son[a-z]+\s*=|hx-on|hx-vals=['\"]js:|hx-trigger=['\"][^'\"]*\[", text), "these need eval"
+    assert not re.search(r"=\{\{", text), "values of attributes are quoted"
     for script in re.findall(r"<script[^>]*>[^<]*", text):
         assert re.fullmatch(r"<script src=\"\{\{ static\('[\w./]+'\) \}\}\"( defer)?>", script), script
 
