@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -108,7 +109,7 @@ def compared(checkpoint: Checkpoint, table: RowTable, plain: PlainRows, ids: tor
     reader = RowReader(CheckpointFiles(checkpoint, direct=True), (table,))
     stage = RowStage(table, reader, checkpoint, dtype=torch.bfloat16, cache_bytes=1 << 20, reread=plain.read)
     started = perf_counter()
-    for part in ids.split(1000):
+    for part in (ids[first : first + 1000] for first in range(0, len(ids), 1000)):
         asked = torch.cat([part, part[:500]])
         stage.stage(asked)
         stage.take(asked)
@@ -117,6 +118,12 @@ def compared(checkpoint: Checkpoint, table: RowTable, plain: PlainRows, ids: tor
     stage.close()
     reader.close()
     return {"n_compared": counts.n_compared, "n_different": counts.n_different, "seconds": seconds}
+
+
+def staged(stage: RowStage, ids: torch.Tensor) -> torch.Tensor:
+    """Rows through the stage."""
+    stage.stage(ids)
+    return stage.take(ids)
 
 
 def cold(checkpoint: Checkpoint, table: RowTable, ids: torch.Tensor, n_threads: int, rounds: int) -> dict[str, Any]:
@@ -129,8 +136,8 @@ def cold(checkpoint: Checkpoint, table: RowTable, ids: torch.Tensor, n_threads: 
     for number in range(rounds):
         first = ids[2 * number * N_COLD : (2 * number + 1) * N_COLD]
         second = ids[(2 * number + 1) * N_COLD : (2 * number + 2) * N_COLD]
-        ours.append(timed(lambda first=first: (stage.stage(first), stage.take(first))))  # type: ignore[misc]
-        bare.append(timed(lambda second=second: loop.read(second.numpy())))  # type: ignore[misc]
+        ours.append(timed(partial(staged, stage, first)))
+        bare.append(timed(partial(loop.read, second.numpy())))
     is_direct = files.is_direct
     stage.close()
     reader.close()
