@@ -60,7 +60,7 @@ class _Parts:
 
     def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
         self.model = model
-        self.settings = cancellable_settings(options.settings, model.device)
+        self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
@@ -156,7 +156,10 @@ class Service:
 
     def _finish(self) -> None:
         if self._parts is not None:
-            self._parts.tenants.close()
+            with contextlib.ExitStack() as closing:
+                if not isinstance(self._model, LoadedModel):
+                    closing.callback(self._parts.model.close)
+                self._parts.tenants.close()
 
     def _ready(self) -> _Parts:
         if self._parts is None:
