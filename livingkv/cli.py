@@ -13,6 +13,7 @@ import typer
 
 from livingkv import __version__
 from livingkv.cli_archive import archive_app
+from livingkv.cli_experts import experts_app
 from livingkv.cli_forget import forget_app
 from livingkv.cli_keep import keep_app
 from livingkv.cli_look import look_app
@@ -244,6 +245,7 @@ for verbs in (look_app, keep_app, mend_app, forget_app, serve_app):
 app.add_typer(archive_app, name="archive")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
+app.add_typer(experts_app, name="experts")
 
 if __name__ == "__main__":
     main()

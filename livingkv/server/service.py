@@ -27,6 +27,7 @@ from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
 from livingkv.server.events import Done, Emit, Event, Failed, FirstText, Wrote
+from livingkv.server.experts_census import ExpertsCensus, Streaming, streaming_of
 from livingkv.server.idempotency import Idempotency
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.job_work import JobWork
@@ -85,8 +86,10 @@ class Service:
         self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
+        self._streaming: Streaming | None = None
         self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
         self.counters.registry.register(self._census)
+        self.counters.registry.register(ExpertsCensus(lambda: self._streaming))
         self.counters.ready.set_function(lambda: self.phase is Phase.READY)
         self.once = Idempotency()
         self.work = JobWork(
@@ -148,6 +151,7 @@ class Service:
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
         parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
+        self._streaming = None if model.experts is None else streaming_of(model.experts)
         self._parts = parts
 
     def _idle(self) -> None:
