@@ -42,7 +42,7 @@ def test_the_routes_answer_as_with_the_whole_model(streamed: Served, folder: Pat
     with serving(tmp_path / "stores", from_network(plain_network(folder), tiny_tokenizer())) as whole:
         assert used(streamed) == used(whole)
         assert whole.client.get("/v1/stats").json()["backend"] == "whole"
-        assert "livingkv_experts_hits_total " not in whole.client.get("/metrics").text
+        assert "\nlivingkv_experts_hits_total " not in whole.client.get("/metrics").text
     assert streamed.client.get("/v1/stats").json()["backend"] == "experts"
 
 
