@@ -89,6 +89,8 @@ class PlainFormat:
     def reads(self, layer: LayerIndex, module: ExpertModule) -> str | None:
         """See Format."""
         for slot in layer.slots:
+            if slot.is_coded:
+                return f"{slot.tensor.partition('.')[0]} is stored as codes"
             if slot.tensor not in module.parameters:
                 return f"{slot.tensor} is more than plain numbers need"
             if slot.dtype not in _PLAIN:

@@ -18,6 +18,8 @@ import torch
 
 from livingkv.errors import InputError
 from livingkv.experts.arena import N_PASSING, RowArena
+from livingkv.experts.coded_format import CodedFormat
+from livingkv.experts.codings import CODINGS
 from livingkv.experts.counts import StreamCounts
 from livingkv.experts.eviction import Eviction, LeastRecent, StableSubset
 from livingkv.experts.files import CheckpointFiles
@@ -34,7 +36,7 @@ from livingkv.model_loading import has_tokenizer, load_tokenizer
 
 LOG = logging.getLogger("livingkv.experts")
 
-FORMATS: tuple[Format, ...] = (PlainFormat(),)
+FORMATS: tuple[Format, ...] = (PlainFormat(), *map(CodedFormat, CODINGS))
 N_DEVICE_BUFFERS = 4
 
 SourceOf = Callable[[ExpertIndex], Source]

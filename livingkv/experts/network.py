@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from livingkv.errors import LivingKVError, ModelDamaged, ModelError
+from livingkv.experts.codings import CODINGS
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format
-from livingkv.experts.lazy_weights import LazyTensor, lazy_weights
+from livingkv.experts.lazy_weights import LazyMatrix, LazyTensor, lazy_weights
 from livingkv.experts.plan import Plan
 from livingkv.experts.plugging import NAME, register, without_experts
 from livingkv.model_loading import first_line, quiet
@@ -25,9 +26,10 @@ def load_network(plan: Plan, attention: str | None) -> Any:
 
     Raises ModelDamaged where weights are missing or misshapen, ExpertReadError where they cannot be read.
     """
-    files = CheckpointFiles(plan.index.checkpoint, direct=False)
+    files = CheckpointFiles(plan.checkpoint, direct=False)
     try:
-        network, info = _from_pretrained(plan, lazy_weights(plan.index.checkpoint, files, plan.tensors), attention)
+        weights = lazy_weights(plan.checkpoint, files, plan.rest, CODINGS)
+        network, info = _from_pretrained(plan, weights, attention)
     except LivingKVError:
         raise
     except torch.cuda.OutOfMemoryError as error:
@@ -43,7 +45,9 @@ def load_network(plan: Plan, attention: str | None) -> Any:
     return network.requires_grad_(False)
 
 
-def _from_pretrained(plan: Plan, weights: dict[str, LazyTensor], attention: str | None) -> tuple[Any, dict[str, Any]]:
+def _from_pretrained(
+    plan: Plan, weights: dict[str, LazyTensor | LazyMatrix], attention: str | None
+) -> tuple[Any, dict[str, Any]]:
     from transformers import GenerationConfig
 
     register()
