@@ -6,6 +6,7 @@ computes when it dequantizes a checkpoint while it loads it. Knows slots and cod
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from livingkv.errors import UnsupportedModel
 from livingkv.experts.codings import CODES, Coding, Dense, Stored
 from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import LayerIndex
+from livingkv.experts.kernel_gate import accept_kernel
 from livingkv.experts.layout import ALIGNMENT
 from livingkv.experts.skeleton import ExpertModule, Parameter
+from livingkv.experts.tables import with_tables
+
+LOG = logging.getLogger("livingkv.experts")
 
 Pieces = dict[str, dict[int, dict[str, Stored]]]
 """By parameter and piece: what is stored, by role."""
@@ -70,20 +76,25 @@ class CodedFormat:
 
     def matrices(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """An expert's parameters from its slots, those that were coded rounded once, to that type."""
-        parts: defaultdict[str, dict[int, dict[str, Tensor]]] = defaultdict(dict)
-        found = {}
-        for slot, tensor in tensors.items():
-            if "." in slot:
-                name, piece, role = slot.split(".")
-                parts[name].setdefault(int(piece), {})[role] = tensor
-            else:
-                found[slot] = tensor
-        for name, pieces in parts.items():
+        found = {slot: tensor for slot, tensor in tensors.items() if "." not in slot}
+        for name, pieces in _parts(tensors).items():
             made = [self.coding.values(pieces[piece]).to(dtype) for piece in sorted(pieces)]
             whole = made[0] if len(made) == 1 else torch.cat(made)
             # blocks are kept as [out, in]; the one architecture that has them computes with [in, out]
             found[name] = whole.t().contiguous() if _is_blocks(pieces[0][CODES].shape) else whole
         return found
+
+    def accelerated(self, tensors: Mapping[str, Tensor]) -> CodedFormat:
+        """The same by tables where those give every bit of the reference on that expert's slots; else as it is."""
+        fast = with_tables(self.coding)
+        if fast is None:
+            return self
+        samples = [part for pieces in _parts(tensors).values() for part in pieces.values()]
+        try:
+            return replace(self, coding=accept_kernel(self.coding, fast.values, samples))
+        except UnsupportedModel as error:
+            LOG.warning("%s", error)
+            return self
 
     def _problem(self, tensor: str, pieces: list[dict[str, Stored]], parameter: Parameter) -> str | None:
         found: list[Dense] = [self.coding.dense(piece) for piece in pieces]
@@ -107,6 +118,16 @@ def pieces_of(layer: LayerIndex) -> Pieces:
         tensor, piece, role = part.name
         if role:
             found.setdefault(tensor, {}).setdefault(piece, {})[role] = Stored(part.dtype, part.shape)
+    return found
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> dict[str, dict[int, dict[str, Tensor]]]:
+    """Coded slots by parameter, piece and role."""
+    found: defaultdict[str, dict[int, dict[str, Tensor]]] = defaultdict(dict)
+    for slot, tensor in tensors.items():
+        if "." in slot:
+            name, piece, role = slot.split(".")
+            found[name].setdefault(int(piece), {})[role] = tensor
     return found
 
 

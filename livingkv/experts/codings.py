@@ -51,6 +51,11 @@ class Coding(Protocol):
         """The matrix in fp32, in new memory. parts: by role, as `dense` allows them; not changed."""
 
 
+def widened(codes: Tensor) -> Tensor:
+    """Floating-point codes of one byte as fp32."""
+    return codes.float()
+
+
 @dataclass(frozen=True, slots=True)
 class BlockFp8:
     """A Coding: E4M3 codes, and a scale for each block of 128 x 128 of them (DeepSeek-V3, `weight_scale_inv`).
@@ -59,6 +64,7 @@ class BlockFp8:
     """
 
     block: int = 128
+    decode: Callable[[Tensor], Tensor] = field(default=widened)
     name: str = "fp8 block"
 
     def dense(self, stored: Mapping[str, Stored]) -> Dense:
@@ -78,7 +84,7 @@ class BlockFp8:
         codes, scales = parts[CODES], parts[SCALES]
         out, into = codes.shape
         rows = scales.float().repeat_interleave(self.block, dim=0)[:out]
-        return codes.float() * rows.repeat_interleave(self.block, dim=1)[:, :into]
+        return self.decode(codes) * rows.repeat_interleave(self.block, dim=1)[:, :into]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Mxfp4:
     scales of type E8M0, as DeepSeek-V4 does. OCP Microscaling Formats v1.0: a scale of 255 is NaN.
     """
 
-    unpack: Callable[[Tensor], Tensor] = field(default=unpacked)
+    decode: Callable[[Tensor], Tensor] = field(default=unpacked)
     name: str = "mxfp4"
 
     def dense(self, stored: Mapping[str, Stored]) -> Dense:
@@ -108,7 +114,7 @@ class Mxfp4:
         """See Coding."""
         powers = e8m0(parts[SCALES])
         out, groups = powers.shape
-        values = self.unpack(parts[CODES].reshape(out, groups, 16))
+        values = self.decode(parts[CODES].reshape(out, groups, 16))
         return (values * powers.unsqueeze(-1)).view(out, groups * 32)
 
 
@@ -120,7 +126,7 @@ class Nvfp4:
     compressed-tensors); the scale that results is rounded to fp32 before it multiplies the value.
     """
 
-    unpack: Callable[[Tensor], Tensor] = field(default=unpacked)
+    decode: Callable[[Tensor], Tensor] = field(default=unpacked)
     name: str = "nvfp4"
 
     def dense(self, stored: Mapping[str, Stored]) -> Dense:
@@ -143,7 +149,7 @@ class Nvfp4:
         scales = parts[SCALES].float()
         scales = scales * parts[GLOBAL_SCALE] if GLOBAL_SCALE in parts else scales / parts[GLOBAL_DIVISOR]
         out, groups = scales.shape
-        values = self.unpack(parts[CODES]).view(out, groups, 16)
+        values = self.decode(parts[CODES]).view(out, groups, 16)
         return (values * scales.unsqueeze(-1)).view(out, groups * 16)
 
 

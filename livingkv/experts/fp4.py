@@ -23,11 +23,3 @@ def unpacked(packed: Tensor) -> Tensor:
     """Values of packed codes: uint8 [..., n] to fp32 [..., 2 n], the low half of a byte first."""
     bytes_ = packed.view(torch.uint8).to(torch.int32)
     return e2m1(torch.stack((bytes_ & 15, bytes_ >> 4), dim=-1)).flatten(-2)
-
-
-def unpacked_by_table(packed: Tensor) -> Tensor:
-    """The same as `unpacked`, by looking up both values of a byte at once: fewer passes over memory."""
-    table = unpacked(torch.arange(256, dtype=torch.uint8, device=packed.device).unsqueeze(-1))  # [256, 2]
-    # both fp32 values of a byte as one number of 64 bits
-    pairs = table.view(torch.int64).flatten()[packed.view(torch.uint8).to(torch.int32)]
-    return pairs.view(torch.float32)

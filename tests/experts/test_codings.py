@@ -13,9 +13,10 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from livingkv.errors import UnsupportedModel
-from livingkv.experts.codings import BlockFp8, Coding, Mxfp4, Nvfp4, Stored, e8m0
-from livingkv.experts.fp4 import e2m1, unpacked, unpacked_by_table
+from livingkv.experts.codings import BlockFp8, Coding, Mxfp4, Nvfp4, Stored, e8m0, widened
+from livingkv.experts.fp4 import e2m1, unpacked
 from livingkv.experts.kernel_gate import Sample, accept_kernel, compared
+from livingkv.experts.tables import unpacked_by_table, widened_by_table, with_tables
 from tests.experts.coded_moe import E2M1
 
 ALL_BYTES = torch.arange(256, dtype=torch.uint8)
@@ -152,21 +153,23 @@ def test_shapes_and_types_that_do_not_fit_are_told(kind: str) -> None:
             assert coding.dense(stored | {role: changed}).problem is not None
 
 
-@pytest.mark.parametrize(
-    ("coding", "fast", "sample"),
-    [
-        (Mxfp4(), Mxfp4(unpack=unpacked_by_table), mxfp4_sample()),
-        (Nvfp4(), Nvfp4(unpack=unpacked_by_table), nvfp4_sample()),
-    ],
-)
-def test_the_table_of_pairs_passes_the_gate(coding: Coding, fast: Coding, sample: Sample) -> None:
-    assert compared(coding, fast.values, [sample]) == (
-        64 * sample["scales"].numel() // 64 * sample["codes"].numel() * 2 // sample["scales"].numel(),
-        0,
-        0.0,
-    )
+@pytest.mark.parametrize("kind", CODINGS)
+def test_tables_pass_the_gate(kind: str) -> None:
+    coding, sample = CODINGS[kind]
+    fast = with_tables(coding)
+    assert fast is not None and fast != coding
+    n_values = coding.values(sample).numel()
+    assert compared(coding, fast.values, [sample]) == (n_values, 0, 0.0)
     accepted = accept_kernel(coding, fast.values, [sample])
     assert accepted.name == coding.name and torch.equal(accepted.values(sample), coding.values(sample))
+    assert with_tables(accepted) is None
+
+
+def test_tables_hold_every_byte() -> None:
+    codes = ALL_BYTES.view(4, 64)
+    assert torch.equal(bits(unpacked_by_table(codes)), bits(unpacked(codes)))
+    numbers = codes.view(torch.float8_e4m3fn)
+    assert torch.equal(bits(widened_by_table(numbers)), bits(widened(numbers)))
 
 
 def test_the_gate_refuses_what_differs_and_says_by_how_much() -> None:
