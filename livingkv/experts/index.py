@@ -97,6 +97,12 @@ class ExpertIndex:
                 return int(layer.files[key.expert, number]), int(layer.offsets[key.expert, number]), spec.n_bytes
         raise KeyError(name)
 
+    def verify(self, key: ExpertKey, row: memoryview) -> None:
+        """Called with every row that was read. Raises ExpertReadError where it is known not to be the expert.
+
+        A checkpoint has no checksums: nothing is known here.
+        """
+
     def expert_bytes(self, layer: int) -> int:
         """The bytes of one expert of a layer."""
         return sum(part.n_bytes for part in self.layers[layer].parts)

@@ -5,6 +5,7 @@ Knows folders and headers; refuses to know RAM and reads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,20 @@ from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
 from livingkv.experts.formats import Format, format_of
 from livingkv.experts.index import ExpertIndex, build_index
 from livingkv.experts.names import expert_tensors
+from livingkv.experts.pack_index import open_pack
 from livingkv.experts.quantization import PLAIN, StoredAs, scheme_of
 from livingkv.experts.skeleton import ExpertModule, causal_class, expert_modules, skeleton
 from livingkv.model_loading import read_config
 
+LOG = logging.getLogger("livingkv.experts")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a folder is going to be loaded. rest: tensors that are not experts'. formats: one for each layer."""
+    """How a folder is going to be loaded.
+
+    index: over the folder, or over a pack of its experts. rest: tensors that are not experts'. formats: of each layer.
+    """
 
     folder: Path
     found: type
@@ -38,10 +45,16 @@ class Plan:
     formats: tuple[Format, ...]
 
 
-def plan_of(folder: Path, dtype: torch.dtype | None, device: torch.device, formats: tuple[Format, ...]) -> Plan:
-    """Read config and headers of a folder. dtype: None as in the config.
+def plan_of(
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    formats: tuple[Format, ...],
+    pack: Path | None = None,
+) -> Plan:
+    """Read config and headers of a folder, and the manifest of a pack of its experts. dtype: None as in the config.
 
-    Raises ModelNotFound, ModelDamaged, and UnsupportedModel where experts or their format are not understood.
+    Raises ModelNotFound, ModelDamaged, UnsupportedModel where experts or their format are not understood, PackError.
     """
     if device.type not in ("cpu", "cuda"):
         raise InputError("device", device, "cpu and cuda are allowed")
@@ -58,6 +71,10 @@ def plan_of(folder: Path, dtype: torch.dtype | None, device: torch.device, forma
     modules = expert_modules(bare)
     tensors = expert_tensors(names, bare, modules)
     index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
+    if pack is not None:
+        index = open_pack(pack, index, for_device=device.type != "cpu")
+    elif LOG.isEnabledFor(logging.INFO) and (report := index.report()).pack_pays:
+        LOG.info("%s: an expert is %.1f reads; in a pack it would be one", folder, report.reads_per_expert)
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
     rest = {name: stored for name, stored in names.items() if name not in tensors}
     for name in rest if scheme is not PLAIN else ():

@@ -41,11 +41,12 @@ def grouped(weight: Tensor, group: int) -> NDArray[np.float32]:
 
 
 def nearest_codes(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return np.abs(values[..., None] - E2M1).argmin(-1).astype(np.uint8)
+    codes: NDArray[np.uint8] = np.abs(values[..., None] - E2M1).argmin(-1).astype(np.uint8)
+    return codes
 
 
 def packed(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return codes[..., 0::2] | codes[..., 1::2] << 4
+    return (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
 
 
 def fp8(name: str, weight: Tensor) -> tuple[Written, Tensor]:
@@ -125,7 +126,7 @@ def compressed(name: str, weight: Tensor) -> tuple[Written, Tensor]:
         f"{base}.weight_scale": scales,
         f"{base}.weight_global_scale": torch.tensor([divisor]),
         f"{base}.input_global_scale": torch.tensor([3.0]),
-    }, _nv_plain(codes, scales.float().numpy() / divisor)
+    }, _nv_plain(codes, (scales.float().numpy() / divisor).astype(np.float32))
 
 
 _NV_WEIGHTS = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
