@@ -72,9 +72,20 @@ def same(folder: Path, expected: list[torch.Tensor], ram_bytes: int, dtype: torc
         return streamed.arena.n_rows
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("case", CASES)
-def test_equal_to_the_network_of_the_same_numbers(coded_of: CodedOf, case: str, dtype: torch.dtype) -> None:
+FAST = {("mxfp4", "fp32"), ("mxfp4 in rows", "bf16"), ("nvfp4 of modelopt", "fp32")}
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("case", "type_name"),
+    [
+        pytest.param(case, name, marks=() if (case, name) in FAST else pytest.mark.slow)
+        for case in CASES
+        for name in TYPES
+    ],
+)
+def test_equal_to_the_network_of_the_same_numbers(coded_of: CodedOf, case: str, type_name: str) -> None:
+    dtype = TYPES[type_name]
     coded = coded_of(case, dtype)
     network, row_bytes = reference(coded.plain, coded.folder, dtype)
     expected = answers(network)
@@ -82,7 +93,8 @@ def test_equal_to_the_network_of_the_same_numbers(coded_of: CodedOf, case: str, 
         assert same(coded.folder, expected, n_rows * row_bytes + 2 * 4096, dtype) == n_rows
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(
     ("case", "settings"),
     [("fp8", FineGrainedFP8Config(dequantize=True)), ("mxfp4", Mxfp4Config(dequantize=True))],
