@@ -1,7 +1,7 @@
 """How the bytes of an expert become tensors, and how one expert computes with them.
 
-A format is what the stored parts of an expert are: plain numbers, or codes and scales. The one that is here is plain
-numbers of the types that torch computes with. Knows tensors; refuses to know where bytes come from.
+A format is what the stored parts of an expert are: plain numbers, or codes and scales (`coded_format.py`). The one that
+is here is plain numbers of the types that torch computes with. Knows tensors; refuses to know where bytes come from.
 """
 
 from __future__ import annotations

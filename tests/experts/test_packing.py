@@ -53,7 +53,10 @@ def packed(checkpoint_of: MadeOf, tmp_path: Path) -> Packed:
     return Packed(folder, tmp_path / "pack")
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "qwen3_moe", "mixtral", "deepseek_v4"])
+@pytest.mark.parametrize(
+    "family",
+    ["gpt_oss", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3_moe", "mixtral", "deepseek_v4"))],
+)
 def test_a_pack_gives_the_same_answers_with_one_read_for_each_expert(
     checkpoint_of: MadeOf, tmp_path: Path, family: str
 ) -> None:
