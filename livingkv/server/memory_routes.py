@@ -89,7 +89,7 @@ def _add_turns(router: APIRouter, service: Service) -> None:
 
 def _unquoted(answer: Response) -> Response:
     """What may be told again of a turn once something was forgotten: what it stored, not what it recalled."""
-    nothing = {"recalled": [], "answer": None, "confident": False, "confidence": 0.0, "mode": None}
+    nothing: Json = {"recalled": [], "answer": None, "confident": False, "confidence": 0.0, "mode": None}
     told = {**json.loads(bytes(answer.body)), **nothing, "reason": "something was forgotten since"}
     return JSONResponse(told)
 
