@@ -8,6 +8,7 @@ from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex, IndexReport
 from livingkv.experts.keys import ExpertKey, PartName
 from livingkv.experts.loading import StreamedModel, load_streamed
+from livingkv.experts.packing import PackReport, pack
 from livingkv.experts.row_loading import OpenTables, RowSettings
 from livingkv.experts.row_stage import RowCounts
 from livingkv.experts.source import EmulatedSource, Source, SourceCounts
@@ -23,6 +24,7 @@ __all__ = [
     "IndexReport",
     "LayerCounts",
     "OpenTables",
+    "PackReport",
     "PartName",
     "PlainFormat",
     "RowCounts",
@@ -32,4 +34,5 @@ __all__ = [
     "StreamCounts",
     "StreamedModel",
     "load_streamed",
+    "pack",
 ]

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from livingkv.errors import ModelDamaged
+from livingkv.errors import ModelDamaged, UnsupportedModel
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.lazy_weights import LazyTensor
 from livingkv.experts.names import joined_tensors
 from livingkv.experts.ngram_rows import BUFFERS, TABLE, attach, require_hashing, table_modules
+from livingkv.experts.quantization import StoredAs
 from livingkv.experts.row_parity import PlainRows
 from livingkv.experts.row_reader import N_THREADS, RowReader
 from livingkv.experts.row_stage import RowCounts, RowDevice, RowStage
@@ -61,16 +62,22 @@ class OpenTables:
         self.reader.close()
 
 
-def find_tables(checkpoint: Checkpoint, bare: Any) -> tuple[FoundTable, ...]:
-    """The tables of a network without memory, their headers checked. Raises ModelDamaged, UnsupportedModel."""
+def find_tables(checkpoint: Checkpoint, names: Mapping[str, StoredAs], bare: Any) -> tuple[FoundTable, ...]:
+    """The tables of a network without memory, their headers checked. names: what is stored, sorted by matrix.
+
+    Raises ModelDamaged, and UnsupportedModel for a table of codes, whose scales are not those of single rows.
+    """
     found = []
     for name, module in table_modules(bare).items():
         shape = getattr(module, TABLE).weight.shape
-        tensors = joined_tensors(checkpoint.tensors, bare, f"{name}.{TABLE}.weight")
+        tensors = joined_tensors(names, bare, f"{name}.{TABLE}.weight")
+        coded = [tensor for tensor in tensors if names[tensor].role]
+        if coded:
+            raise UnsupportedModel(f"{coded[0]}: a table of codes is not read by row; rows=None loads it whole")
         table = row_table(checkpoint, f"{name}.{TABLE}", tensors, n_rows=shape[0], width=shape[1])
         buffers = {}
         for buffer in BUFFERS:
-            stored = joined_tensors(checkpoint.tensors, bare, f"{name}.{buffer}")
+            stored = joined_tensors(names, bare, f"{name}.{buffer}")
             if len(stored) != 1:
                 raise ModelDamaged(f"{name}.{buffer}: the checkpoint lacks it; fetch the model again")
             buffers[buffer] = stored[0]

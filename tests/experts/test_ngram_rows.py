@@ -9,8 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from livingkv.errors import CheckpointChanged, ModelDamaged, StagedRowsError
+from livingkv.errors import CheckpointChanged, ModelDamaged, StagedRowsError, UnsupportedModel
 from livingkv.experts import RowSettings, StreamedModel, load_streamed
+from livingkv.experts.checkpoint import read_checkpoint
+from livingkv.experts.quantization import StoredAs
+from livingkv.experts.row_loading import find_tables
+from livingkv.experts.skeleton import causal_class, skeleton
+from livingkv.model_loading import read_config
 from tests.experts.tiny_moe import make_checkpoint, plain_network
 
 IDS = torch.tensor([[5, 17, 80, 3, 44, 9, 1, 22, 5, 17, 80, 3]])
@@ -108,6 +113,15 @@ def test_a_table_that_lacks_rows_is_refused(folder: Path, tmp_path: Path) -> Non
         load(edited(folder, tmp_path / "a", name, None))
     with pytest.raises(ModelDamaged, match=r"its rows are 8 of F16"):
         load(edited(folder, tmp_path / "b", name, torch.zeros(3, 8, dtype=torch.float16)))
+
+
+def test_a_table_of_codes_is_refused(folder: Path) -> None:
+    checkpoint = read_checkpoint(folder)
+    config = read_config(folder)
+    bare = skeleton(causal_class(config)[0], config, torch.float32)
+    names = {name: StoredAs(name, "codes" if "shard_3." in name else "") for name in checkpoint.tensors}
+    with pytest.raises(UnsupportedModel, match=r"shard_3.weight: a table of codes is not read by row; rows=None"):
+        find_tables(checkpoint, names, bare)
 
 
 def test_a_checkpoint_that_changes_is_an_error(folder: Path, tmp_path: Path) -> None:
