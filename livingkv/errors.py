@@ -25,8 +25,9 @@
     │   ├── SessionExists           the name is taken
     │   ├── KeyMissing              an encrypted session's key, or the package that uses it, is not there
     │   └── RecordDamaged           bytes failed their checksum or are missing
-    │       └── PageDamaged             the same for a KV page: rebuild it from the session's text
-    │           └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
+    │       ├── PageDamaged             the same for a KV page: rebuild it from the session's text
+    │       │   └── PageDropped             its KV was given up (quota, quarantine, forgetting, text only)
+    │       └── SnapshotDamaged         the same for a snapshot of a model's state: read the tokens again
     └── IndexFault              the sentence index (always rebuildable from the store)
         ├── EmbedderMismatch        vectors of another embedder
         └── IndexDamaged            cannot be read; rebuild
@@ -169,6 +170,10 @@ class PageDamaged(RecordDamaged):
 
 class PageDropped(PageDamaged):
     """A page or tail whose KV is not kept; nothing is damaged. It can be rebuilt from the session's text."""
+
+
+class SnapshotDamaged(RecordDamaged):
+    """A snapshot of a model's state is not what was written, or not of these tokens: read the tokens again."""
 
 
 class IndexFault(LivingKVError):

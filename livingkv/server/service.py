@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import InputError, LivingKVError
+from livingkv.errors import InputError, LivingKVError, UnsupportedModel
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.sampling import Sampler, Sampling
@@ -35,12 +35,14 @@ from livingkv.server.jobs import Jobs
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
 from livingkv.server.settings import cancellable_settings
+from livingkv.server.state_chat import StateChat, no_memory
 from livingkv.server.stepwise import in_steps
 from livingkv.server.tenants import Tenant, Tenants
 from livingkv.server.token_texts import TokenTexts
 from livingkv.server.turn import Turn
 from livingkv.server.turn_request import TurnRequest
 from livingkv.settings import DEFAULT_CODEC
+from livingkv.state_model import StateModel, load_state_model
 from livingkv.store.disk import errors_named
 from livingkv.store.writer_lock import WriterLock
 
@@ -82,15 +84,26 @@ class _Parts:
             pass
 
 
+def _loaded(choice: ModelChoice) -> LoadedModel | StateModel:
+    """The model; with streamed experts also one that has no plain keys and values."""
+    try:
+        return choice.load(None)
+    except UnsupportedModel as error:
+        if choice.experts_ram_bytes is None:
+            raise
+        return load_state_model(choice, str(error))
+
+
 class Service:
     """Made by whoever serves it; `start` and `stop` once each."""
 
-    def __init__(self, options: ServerOptions, model: ModelChoice | LoadedModel) -> None:
+    def __init__(self, options: ServerOptions, model: ModelChoice | LoadedModel | StateModel) -> None:
         self.options = options
         self.counters = Counters()
         self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
+        self._states: StateChat | None = None
         self._streaming: Streaming | None = None
         self._lock: WriterLock | None = None
         self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
@@ -107,7 +120,7 @@ class Service:
             self._finish,
             self.counters,
             between=self._census.step,
-            ready=self.work.resume,
+            ready=self._resume,
             n_waiting=options.n_waiting,
             n_side_by_side=options.n_side_by_side,
             idle_s=options.idle_s,
@@ -134,12 +147,12 @@ class Service:
     @property
     def model_name(self) -> str:
         """What clients call the model. Raises ApiError while it is not loaded."""
-        return self._ready().model.name
+        return self._talking().model.name
 
     @property
     def limits(self) -> TurnLimits:
         """What a turn may take. Raises ApiError while the model is not loaded."""
-        return self._ready().limits
+        return self._talking().limits
 
     async def exposition(self) -> bytes:
         """What was counted, in Prometheus' text format: within a moment, also while a step takes long."""
@@ -156,7 +169,13 @@ class Service:
         with errors_named(self.options.folder):
             self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = WriterLock(self.options.folder, _LOCK)
-        model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
+        model = _loaded(self._model) if isinstance(self._model, ModelChoice) else self._model
+        if isinstance(model, StateModel):
+            self._streaming = streaming_of(model.streamed)
+            states = StateChat(self.options, model, self.counters)
+            states.warm_up()
+            self._states = states
+            return
         parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
         self._streaming = None if model.experts is None else streaming_of(model.experts)
@@ -170,18 +189,32 @@ class Service:
         with contextlib.ExitStack() as closing:
             if self._lock is not None:
                 closing.callback(self._lock.release)
+            if self._states is not None and isinstance(self._model, ModelChoice):
+                closing.callback(self._states.model.close)
             if self._parts is not None:
-                if not isinstance(self._model, LoadedModel):
+                if isinstance(self._model, ModelChoice):
                     closing.callback(self._parts.model.close)
                 self._parts.tenants.close()
 
+    def _resume(self) -> None:
+        if self._states is None:
+            self.work.resume()
+
     def _ready(self) -> _Parts:
+        if self._states is not None:
+            raise no_memory(self._states.model)
         if self._parts is None:
             raise self._thread.refusal()
         return self._parts
 
+    def _talking(self) -> _Parts | StateChat:
+        return self._states or self._ready()
+
     def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
         """A turn of a conversation. Closing the iterator gives it up."""
+        states = self._states
+        if states is not None:
+            return self._events(lambda emit: states.turn(tenant, asked, emit))
         parts = self._ready()
 
         def work(emit: Emit) -> Iterator[None]:
