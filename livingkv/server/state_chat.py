@@ -65,7 +65,7 @@ class StateChat:
         kept at the beginning of the reply. Raises InputError."""
         if asked.only_new:
             raise InputError(
-                "memory.history", "stored", "this model's conversations are not stored: send all messages"
+                "history", "stored", "this model's conversations are not stored: send all messages"
             )
         messages, tools = asked.messages, asked.tools or None
         segments = yield from in_steps(lambda: self._template.segments(messages, tools, count=self.limits.check_prompt))
