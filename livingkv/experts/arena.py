@@ -72,7 +72,7 @@ class RowArena:
     ) -> None:
         assert n_rows >= 1
         self.n_rows = n_rows
-        self.n_kept_at_most = n_rows if n_rows >= n_needed else n_rows - min(N_PASSING, max(1, n_rows // 4))
+        self.n_kept_at_most = n_kept_of(n_rows, n_needed)
         self._n_spare = min(N_PASSING // 2, n_rows - self.n_kept_at_most)
         self._memory = Arena(n_rows, row_bytes, register)
         self._rows = [Row(number, self._memory.view(number)) for number in range(n_rows)]
@@ -96,8 +96,14 @@ class RowArena:
         return list(self._mapped)
 
     def use(self, key: ExpertKey) -> Row | None:
-        """The row that holds an expert, or will, protected until `release`; None where there is none."""
+        """The row that holds an expert, or will, protected until `release`; None where there is none.
+
+        A read that failed while nobody needed it is forgotten: it is to be read again.
+        """
         self._eviction.used(key)
+        row = self._mapped.get(key)
+        if row is not None and row.n_users == 0 and _has_failed(row):
+            self._settle_row(row)
         row = self._mapped.pop(key, None)
         if row is not None:
             self._mapped[key] = row
@@ -273,5 +279,14 @@ class RowArena:
         self._empty.append(row)
 
 
+def n_kept_of(n_rows: int, n_needed: int) -> int:
+    """How many of an arena's rows keep their expert at most, where there are `n_needed` experts in all."""
+    return n_rows if n_rows >= n_needed else n_rows - min(N_PASSING, max(1, n_rows // 4))
+
+
 def _is_over(row: Row) -> bool:
     return (row.fence is None or row.fence.is_done()) and (row.future is None or row.future.done())
+
+
+def _has_failed(row: Row) -> bool:
+    return row.future is not None and row.future.done() and row.future.exception() is not None
