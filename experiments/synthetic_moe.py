@@ -35,7 +35,7 @@ class MoeShape:
     n_kv_heads: int = 4
     head_dim: int = 128
     vocabulary: int = 151936
-    embedding_std: float = 1.0
+    embedding_std: float = 0.5
 
     @property
     def expert_bytes(self) -> int:
