@@ -71,9 +71,11 @@ def main(
     n_tokens: int = 24,
     n_warm: int = 24,
     emulated_mb_s: float = 0.0,
+    torch_threads: int = 1,
     trace: Annotated[Path | None, typer.Option(help="record the routes of the timed tokens")] = None,
 ) -> None:
     """Measure and print."""
+    torch.set_num_threads(torch_threads)  # with as many as there are cores, threads that read would wait for them
     before = memory_bytes()
     mode: Literal["auto", "on", "off"] = "auto" if read_ahead == "auto" else "on" if read_ahead == "on" else "off"
     source: Literal["direct"] | SourceOf = emulated(emulated_mb_s) if emulated_mb_s else "direct"
@@ -104,6 +106,7 @@ def main(
         "is_emulated": bool(emulated_mb_s),
         "bytes_per_s": bandwidth,
         "drive": [asdict(one) for one in speeds],
+        "torch_threads": torch_threads,
         "n_tokens": n_tokens,
         "token_s": seconds,
         "tokens_per_s": n_tokens / sum(seconds),

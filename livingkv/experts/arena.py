@@ -73,7 +73,7 @@ class RowArena:
         assert n_rows >= 1
         self.n_rows = n_rows
         self.n_kept_at_most = n_kept_of(n_rows, n_needed)
-        self._n_spare = min(N_PASSING // 2, n_rows - self.n_kept_at_most)
+        self._n_spare = (n_rows - self.n_kept_at_most + 1) // 2
         self._memory = Arena(n_rows, row_bytes, register)
         self._rows = [Row(number, self._memory.view(number)) for number in range(n_rows)]
         self._empty = self._rows[::-1]
