@@ -20,6 +20,8 @@ from livingkv.errors import InputError
 from livingkv.experts.ahead import N_AHEAD
 from livingkv.experts.alternation import Alternation, Fixed, Verdict
 from livingkv.experts.arena import N_PASSING, RowArena
+from livingkv.experts.coded_format import CodedFormat
+from livingkv.experts.codings import CODINGS
 from livingkv.experts.counts import StreamCounts
 from livingkv.experts.eviction import Eviction, LeastRecent, StableSubset
 from livingkv.experts.files import CheckpointFiles
@@ -36,7 +38,7 @@ from livingkv.model_loading import has_tokenizer, load_tokenizer
 
 LOG = logging.getLogger("livingkv.experts")
 
-FORMATS: tuple[Format, ...] = (PlainFormat(),)
+FORMATS: tuple[Format, ...] = (PlainFormat(), *map(CodedFormat, CODINGS))
 N_DEVICE_BUFFERS = 4
 
 SourceOf = Callable[[ExpertIndex], Source]
@@ -86,6 +88,7 @@ def load_streamed(
     *,
     ram_bytes: int,
     source: Literal["direct", "buffered"] | SourceOf = "direct",
+    pack: str | Path | None = None,
     n_threads: int = N_THREADS,
     piece_bytes: int = PIECE_BYTES,
     device: torch.device | str = "cpu",
@@ -99,15 +102,16 @@ def load_streamed(
 
     ram_bytes: for experts and for the buffers of the source, on top of the rest of the network; a hard limit.
     source: files past the page cache, files through it, or what makes another Source; n_threads and piece_bytes are
-    for the first two. dtype: None as in the config. attention: an attn_implementation of transformers.
+    for the first two. pack: a pack of this folder's experts, which are then read from there, each against its
+    checksum. dtype: None as in the config. attention: an attn_implementation of transformers.
     read_ahead: experts of the next layer are read early, at most n_ahead of them; auto compares the times of tokens
     and switches it off where it does not pay. What is computed is the same.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
-    UnsupportedModel, and InputError where not even one expert fits in ram_bytes.
+    UnsupportedModel, PackError, and InputError where not even one expert fits in ram_bytes.
     """
     pace = _pace(read_ahead, n_ahead)
     with ExitStack() as undo:
-        plan = plan_of(Path(path), dtype, torch.device(device), formats)
+        plan = plan_of(Path(path), dtype, torch.device(device), formats, None if pack is None else Path(pack))
         made = _source(source, plan.index, n_threads, piece_bytes)
         undo.callback(made.close)
         arena = _arena(plan, ram_bytes - made.buffer_bytes)
