@@ -116,6 +116,9 @@ def make_checkpoint(folder: Path, shape: MoeShape, *, seed: int = 0) -> Iterator
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
     (folder / "config.json").write_text(json.dumps(shape.config(), indent=1), "utf-8")
     tiny_tokenizer().save_pretrained(folder)
+    settings = folder / "tokenizer_config.json"  # with a class that older versions of transformers know, too
+    known = json.loads(settings.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(known, indent=1), "utf-8")
 
 
 def _write_shard(
