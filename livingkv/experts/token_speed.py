@@ -97,8 +97,8 @@ class _Watcher:
         """There is no more."""
 
 
-def token_speed(model: StreamedModel, n_tokens: int) -> TokenSpeed:
-    """Generate so many tokens after a short prompt of random ones, and a few that are not counted. Blocks.
+def token_speed(model: StreamedModel, n_tokens: int, prompt_ids: Sequence[int] = ()) -> TokenSpeed:
+    """Generate so many tokens after a prompt, and a few that are not counted. Blocks. prompt_ids: else random ones.
 
     Tokens are drawn at temperature 1, always the same ones: the likeliest ones may go round in a circle, of which RAM
     would hold all experts. Raises ExpertReadError.
@@ -107,7 +107,9 @@ def token_speed(model: StreamedModel, n_tokens: int) -> TokenSpeed:
     n_all = n_tokens + _WARM_TOKENS
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(0)
-        prompt = torch.randint(0, network.config.vocab_size, (1, _PROMPT_TOKENS), device=network.device)
+        given = torch.tensor([list(prompt_ids)]) if prompt_ids else None
+        drawn = torch.randint(0, network.config.vocab_size, (1, _PROMPT_TOKENS))
+        prompt = (drawn if given is None else given).to(network.device)
         network.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
@@ -127,6 +129,6 @@ def token_speed(model: StreamedModel, n_tokens: int) -> TokenSpeed:
         ended.n_hits - started.n_hits,
         ended.n_misses - started.n_misses,
         ended.waited_s - started.waited_s,
-        _PROMPT_TOKENS,
+        prompt.shape[1],
         answered.time - asked.time,
     )

@@ -64,9 +64,7 @@ class StateChat:
         """A turn, as steps: a block of the prompt or a token each. Closed before its end it leaves nothing but what was
         kept at the beginning of the reply. Raises InputError."""
         if asked.only_new:
-            raise InputError(
-                "history", "stored", "this model's conversations are not stored: send all messages"
-            )
+            raise InputError("history", "stored", "this model's conversations are not stored: send all messages")
         messages, tools = asked.messages, asked.tools or None
         segments = yield from in_steps(lambda: self._template.segments(messages, tools, count=self.limits.check_prompt))
         ids = [token for segment in segments for token in segment.ids.tolist()]

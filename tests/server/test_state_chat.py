@@ -10,7 +10,8 @@ import pytest
 
 from livingkv.errors import UnsupportedModel
 from livingkv.model_choice import ModelChoice
-from livingkv.server.serving import ServerOptions, serve
+from livingkv.server.options import ServerOptions
+from livingkv.server.serving import serve
 from livingkv.snapshots import SnapshotSession
 from tests.experts.talking_moe import FEW_BYTES, talking_checkpoint
 from tests.server.serving import CHAT, Served, cached, said, serving, talk, wait_until
@@ -29,7 +30,7 @@ def make_choices(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def find(family: str) -> ModelChoice:
         if family not in made:
             folder = talking_checkpoint(family, tmp_path_factory.mktemp(family))
-            made[family] = ModelChoice(folder, "fp32", None, FEW_BYTES)
+            made[family] = ModelChoice(folder, "fp32", None, 2 * FEW_BYTES)
         return made[family]
 
     return find
