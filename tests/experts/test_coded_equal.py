@@ -24,8 +24,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mxfp4": ("mxfp4", "gpt_oss", EVEN),
     "mxfp4 in rows": ("fp4 rows", "qwen3_moe", EVEN),
     "mxfp4 in rows, other names": ("fp4 rows", "mixtral", EVEN),
+    "mxfp4 in rows, hashed routes": ("fp4 rows", "deepseek_v4", {"hidden_size": 64, "moe_intermediate_size": 32}),
     "nvfp4 of modelopt": ("modelopt", "qwen3_moe", EVEN),
     "nvfp4 of modelopt, recurrent": ("modelopt", "qwen3_next", EVEN),
+    "nvfp4 of modelopt, n-grams": ("modelopt", "qwen4_exp_text", {"hidden_size": 64, "moe_intermediate_size": 32}),
     "nvfp4 of compressed-tensors": ("compressed", "qwen2_moe", EVEN),
 }
 
