@@ -197,8 +197,7 @@ def _add_forgetting(router: APIRouter, service: Service) -> None:
 def _add_stats(router: APIRouter, service: Service) -> None:
     @router.get("/stats")
     async def stats(request: Request) -> dict[str, Any]:
-        model = service.model_name
-        return await _call(service, request, "read", None, lambda memory: memory.stats(model, __version__))
+        return await _call(service, request, "read", None, lambda memory: memory.stats(__version__))
 
 
 def _id_of(given: str) -> int:

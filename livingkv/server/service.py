@@ -27,6 +27,7 @@ from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
 from livingkv.server.events import Done, Emit, Event, Failed, FirstText, Wrote
+from livingkv.server.experts_census import ExpertsCensus, Streaming, streaming_of
 from livingkv.server.idempotency import Idempotency
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.job_work import JobWork
@@ -65,7 +66,7 @@ class _Parts:
 
     def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
         self.model = model
-        self.settings = cancellable_settings(options.settings, model.device)
+        self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
@@ -90,9 +91,11 @@ class Service:
         self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
+        self._streaming: Streaming | None = None
         self._lock: WriterLock | None = None
         self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
         self.counters.registry.register(self._census)
+        self.counters.registry.register(ExpertsCensus(lambda: self._streaming))
         self.counters.ready.set_function(lambda: self.phase is Phase.READY)
         self.once = Idempotency()
         self.work = JobWork(
@@ -156,6 +159,7 @@ class Service:
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
         parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
+        self._streaming = None if model.experts is None else streaming_of(model.experts)
         self._parts = parts
 
     def _idle(self) -> None:
@@ -163,12 +167,13 @@ class Service:
             self._parts.tenants.let_go()
 
     def _finish(self) -> None:
-        try:
-            if self._parts is not None:
-                self._parts.tenants.close()
-        finally:
+        with contextlib.ExitStack() as closing:
             if self._lock is not None:
-                self._lock.release()
+                closing.callback(self._lock.release)
+            if self._parts is not None:
+                if not isinstance(self._model, LoadedModel):
+                    closing.callback(self._parts.model.close)
+                self._parts.tenants.close()
 
     def _ready(self) -> _Parts:
         if self._parts is None:
