@@ -12,10 +12,8 @@ from starlette.datastructures import Headers
 from livingkv.errors import InputError
 from livingkv.server.guard import Caller
 from livingkv.server.request_headers import USER_HEADER, name_in
-from livingkv.server.whose import check_name
+from livingkv.server.whose import EVERYBODY, check_name
 from livingkv.store import check_session_name
-
-EVERYBODY = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,8 @@ def owner_of(headers: Headers, caller: Caller, user: str | None) -> Owner:
     cannot be one, ApiError where it is everybody and the key is no admin's."""
     if caller.forwards_users:
         forwarded = name_in(headers, USER_HEADER)
+        if forwarded == EVERYBODY:
+            raise InputError(USER_HEADER, repr(EVERYBODY), "the name of one user is allowed")
         user = user if forwarded is None else forwarded
     if user == EVERYBODY:
         caller.require("admin")
