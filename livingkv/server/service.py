@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import torch
 
 from livingkv.engine import Engine
-from livingkv.errors import InputError, LivingKVError
+from livingkv.errors import LivingKVError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.sampling import Sampler, Sampling
@@ -148,6 +148,8 @@ class Service:
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
         parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
+        for problem in parts.tenants.misfits():
+            LOG.error("requests to a store will be refused: %s", problem)
         self._parts = parts
 
     def _idle(self) -> None:
@@ -271,8 +273,6 @@ class Service:
         """What the client is told of an error; what it did not cause is counted and logged, without any content."""
         if isinstance(error, ApiError):
             return error
-        if isinstance(error, InputError):
-            return api_error(error)
         told = api_error(error) if isinstance(error, LivingKVError) else internal()
         if told.status == 500:
             self.counters.failed.inc()

@@ -265,9 +265,7 @@ def plan_forget_sessions(
     plan.erasures += erasures((place for place in places if place.segment), overwrite=True)
 
 
-def _living(
-    session_id: int, session: SessionItem, number: int, row: ChunkItem, read_chunk: ReadChunk
-) -> Iterable[int]:
+def _living(session_id: int, session: SessionItem, number: int, row: ChunkItem, read_chunk: ReadChunk) -> Iterable[int]:
     """The sentences of a chunk that were not forgotten before; all, where it cannot be read any more."""
     ids = range(row.first_sentence, row.first_sentence + row.n_sentences)
     if not session.n_forgotten:
