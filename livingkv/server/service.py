@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from livingkv.embedder_choice import make_embedder
 from livingkv.engine import Engine
 from livingkv.errors import LivingKVError
 from livingkv.model_choice import ModelChoice
@@ -68,7 +69,10 @@ class _Parts:
         self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
-        """Generate a token; ready means that this works."""
+        """Generate a token; ready means that this works. Raises ModelNotFound or ModelDamaged for an embedder of the
+        settings that cannot be had."""
+        if self.settings.embedder is not None:
+            make_embedder(self.engine, self.settings.embedder)
         words = self.engine.words
         hot = self.engine.hot_window(self.settings, len(words.framing.prologue))
         ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from livingkv.codec import page_bytes
 from livingkv.conversation_mark import is_conversation
 from livingkv.errors import (
     FingerprintMismatch,
@@ -31,7 +32,7 @@ from livingkv.server.keys import TENANT
 from livingkv.server.rendering import ChatTemplate
 from livingkv.server.stepwise import pause_between_passes
 from livingkv.server.token_texts import TokenTexts
-from livingkv.settings import Settings
+from livingkv.settings import PAGE_TOKENS, Settings
 from livingkv.store import SessionRow
 from livingkv.watching import Watch
 
@@ -52,6 +53,11 @@ class Tenant:
     busy: set[str] = field(default_factory=set)
     at_work: set[str] = field(default_factory=set)
     awaits: Callable[[Callable[[str], bool]], bool] = lambda is_meant: False
+
+    def kv_bytes(self, n_tokens: int) -> int:
+        """What the pages of so many tokens take in the store."""
+        engine = self.home.engine()
+        return n_tokens * page_bytes(engine.codec.name, engine.shape) // PAGE_TOKENS
 
     @property
     def is_idle(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from livingkv.errors import ModelNotFound
 from livingkv.memory import Memory
 from livingkv.models import from_network
 from livingkv.server.options import ServerOptions
@@ -63,6 +64,12 @@ def test_a_store_that_was_made_otherwise_is_told_of_at_the_start_and_is_the_serv
             assert named in error["message"] and str(tmp_path) not in error["message"]
     with Memory.open(tmp_path / "stores" / "default", read_only=True) as memory:
         assert [row.name for row in memory.sessions()] == ["a"]
+
+
+def test_an_embedder_that_cannot_be_had_ends_the_start(tmp_path: Path) -> None:
+    settings = Settings(window_tokens=1024, embedder="nothing of this name")
+    with pytest.raises(ModelNotFound, match="nothing of this name"):
+        Service(ServerOptions(tmp_path / "stores", settings=settings), tiny_model())._prepare()
 
 
 def test_a_store_of_another_model_is_told_of_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
