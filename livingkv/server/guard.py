@@ -23,6 +23,7 @@ from livingkv.server.keys import DEFAULT_TENANT, ApiKey, KeyRing
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.limits import Rate
 from livingkv.server.options import ServerOptions, is_loopback
+from livingkv.server.page.refusing import refusal
 from livingkv.server.receiving import Receiving
 from livingkv.server.request_headers import check_headers
 from livingkv.server.uploads import counted, upload_of
@@ -161,7 +162,12 @@ class Guard:
         return Caller(key.tenant, key)
 
     async def _refuse(self, error: ApiError, scope: Scope, send: Send) -> None:
-        """Answer with an error, which a page that is allowed may read."""
+        """Answer with an error, which a page that is allowed may read; at the web page with a page."""
+        if self._page.covers(scope["path"]):
+            told = refusal(error, Headers(scope=scope))
+            await send({"type": "http.response.start", "status": told.status_code, "headers": told.raw_headers})
+            await send({"type": "http.response.body", "body": told.body})
+            return
         body = json.dumps(error.envelope()).encode()
         named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}
         origin = Headers(scope=scope).get("origin")

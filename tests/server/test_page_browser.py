@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 from livingkv.server.keys import make_key
 from livingkv.settings import Settings
 from tests.server.browsing import SMALL, WIDE, Watched, chromium, chromium_path, watched
-from tests.server.serving import Served, serving, slowly
+from tests.server.serving import Served, serving, slowly, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,11 +56,19 @@ def start_browser() -> Iterator[Browser]:
         yield browser
 
 
+def read(served: Served, **headers: str) -> None:
+    """Have the service read the text, and wait until it has."""
+    user = {"user": served.user} if served.user else {}
+    body = {"text": TEXT, "source": "plan.txt", "session": "notes", **user}
+    job = served.client.post("/v1/memory/ingest", json=body, headers=headers).json()["job"]["id"]
+    at = f"/v1/jobs/{job}"
+    wait_until(lambda: served.client.get(at, params=user, headers=headers).json()["state"] == "done")
+
+
 @pytest.fixture(name="tab")
 def open_tab(browser: Browser, served: Served) -> Iterator[Watched]:
     """A tab in which nothing may go wrong, and something to look at."""
-    body = {"text": TEXT, "source": "plan.txt", "session": "notes", "user": served.user}
-    assert served.client.post("/v1/memory/ingest", json=body).status_code == 202
+    read(served)
     with watched(browser, served.url, served.user) as tab:
         yield tab
     assert tab.wrong == []
@@ -248,7 +256,7 @@ def test_answers_are_streamed_with_their_evidence(tab: Watched) -> None:
     expect(page.locator("#streamed")).to_have_attribute("aria-live", "polite")
 
 
-def test_an_answer_is_stopped(tab: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_stopped(tab: Watched, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tab.open("/page/ask")
     slowly(monkeypatch, 0.2)
     page.get_by_label("Question").fill("When does the night train to Vienna leave?")
@@ -258,6 +266,7 @@ def test_an_answer_is_stopped(tab: Watched, monkeypatch: pytest.MonkeyPatch) -> 
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#asking")).to_have_text("Stopped.")
     expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
+    wait_until(lambda: served.count("running") == 0, 5)  # the model is not asked for the rest
 
 
 def test_the_plots_are_drawn(tab: Watched) -> None:
@@ -338,8 +347,7 @@ def test_a_reader_sees_no_controls_that_change(browser: Browser, tmp_path: Path)
     keys_file = tmp_path / "keys.json"
     writer, reader = (make_key(keys_file, "anna", scope, [scope]) for scope in ("write", "read"))
     with serving(tmp_path / "stores", keys_file=keys_file) as served, watched(browser, served.url) as tab:
-        body = {"text": TEXT, "source": "plan.txt", "session": "notes"}
-        served.client.post("/v1/memory/ingest", json=body, headers={"Authorization": f"Bearer {writer}"})
+        read(served, Authorization=f"Bearer {writer}")
         page = tab.open("/page/login")
         page.get_by_label("Key").fill(reader)
         page.keyboard.press("Enter")
@@ -355,8 +363,7 @@ def test_a_reader_sees_no_controls_that_change(browser: Browser, tmp_path: Path)
 
 
 def test_core_functions_work_without_scripts(browser: Browser, served: Served) -> None:
-    body = {"text": TEXT, "source": "plan.txt", "session": "notes", "user": served.user}
-    served.client.post("/v1/memory/ingest", json=body)
+    read(served)
     with watched(browser, served.url, served.user, java_script_enabled=False) as tab:
         page = tab.page
         page.goto(f"{served.url}/?user={served.user}")

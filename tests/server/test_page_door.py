@@ -160,6 +160,71 @@ def test_pages_of_other_origins_cannot_send_forms(visitor: Visitor) -> None:
         assert answer.status_code == 403, origin
 
 
+def test_what_the_guard_refuses_is_a_page_too(visitor: Visitor, stranger: Visitor) -> None:
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    large = stranger.client.post("/page/login", content=b"x" * 5000, headers=kind)
+    foreign = visitor.client.get("/page/ask", headers={"Origin": "https://evil.example", "HX-Request": "true"})
+    for answer in (large, foreign, visitor.client.get("/", headers={"Host": "<b>.example"})):
+        assert {name: answer.headers.get(name) for name in PAGE_HEADERS} == PAGE_HEADERS
+        assert answer.status_code in (403, 413) and 'role="alert"' in answer.text and "<b>" not in answer.text
+    assert "<html" in large.text and "<html" not in foreign.text
+
+
+CHANGES = {
+    "/page/forget": {"session": "notes", "confirm": "yes"},
+    "/page/session": {"name": "notes", "verb": "rename", "new_name": "mine"},
+    "/page/ingest": {"text": "Something new."},
+    "/page/memory/1": {"text": "Something else."},
+}
+
+
+def test_what_a_key_does_not_allow_is_neither_shown_nor_done(locked: Served, stranger: Visitor, keys: Keys) -> None:
+    body = {"messages": [{"role": "user", "content": "The lamp burns oil."}], "session": "notes"}
+    bearer = {"Authorization": f"Bearer {keys['write']}"}
+    stored = locked.client.post("/v1/memory/turn", json=body, headers=bearer).json()["stored"]
+    stranger.enter(keys["read"])
+    for path in ("/", "/page/memories", f"/page/memory/{stored[0]}", "/page/session?name=notes", "/page/status"):
+        page = Html(stranger.client.get(path).text)
+        assert {form["action"] for form in page.all("form", method="post")} == {"/page/logout"}, path
+        assert not page.all("a", href="/page/add")
+    for path, form in CHANGES.items():
+        assert stranger.post(path, **form).status_code == 403, path
+    assert "The lamp burns oil." in stranger.page("/page/memories").text
+    stranger.post("/page/logout")
+    stranger.enter(keys["write"])
+    assert stranger.post("/page/defrag").status_code == 403
+    assert stranger.post("/page/forget", everything="yes", confirm="yes").status_code == 403
+    assert stranger.get("/page/memories", user="*").status_code == 403
+    assert "The lamp burns oil." in stranger.page("/page/memories").text
+
+
+def test_an_admin_sees_every_user_and_each_row_leads_to_its_own(locked: Served, stranger: Visitor, keys: Keys) -> None:
+    bearer = {"Authorization": f"Bearer {keys['write']}"}
+    for user in ("carl", "dora", ""):
+        said = {"role": "user", "content": f"The words of {user or 'nobody'} are here."}
+        body = {"messages": [said], "session": "star", **({"user": user} if user else {})}
+        assert locked.client.post("/v1/memory/turn", json=body, headers=bearer).status_code == 200
+    stranger.enter(keys["admin"])
+    for path in ("/page/memories", "/page/sessions", "/"):
+        page = stranger.page(path, user="*")
+        links = {link["href"] for link in page.all("a") if "name=star" in link["href"]}
+        assert {"/page/session?user=carl&name=star", "/page/session?user=dora&name=star"} <= links, path
+        assert "/page/session?name=star" in links
+        assert all(stranger.client.get(link).status_code == 200 for link in links)
+
+
+def test_other_tenants_see_nothing_of_it(locked: Served, stranger: Visitor, keys: Keys) -> None:
+    body = {"messages": [{"role": "user", "content": "Anna's alone."}], "session": "own"}
+    bearer = {"Authorization": f"Bearer {keys['write']}"}
+    stored = locked.client.post("/v1/memory/turn", json=body, headers=bearer).json()["stored"]
+    stranger.enter(keys["bert"])
+    assert stranger.get(f"/page/memory/{stored[0]}").status_code == 404
+    assert stranger.get("/page/session", name="own").status_code == 404
+    assert stranger.post("/page/forget", ids=stored[0], confirm="yes").status_code == 404
+    for path in ("/", "/page/memories", "/page/sessions", "/page/activity", "/?q=alone"):
+        assert "Anna&#39;s alone" not in stranger.client.get(path).text
+
+
 def test_a_form_is_a_form(visitor: Visitor) -> None:
     token = visitor.token()
     kinds = {"text/plain": b"csrf=" + token.encode(), "application/json": b"{}"}

@@ -63,8 +63,9 @@ class Visitor:
         assert found is not None
         return found[1]
 
-    def post(self, path: str, *, part: bool = False, **form: Any) -> httpx.Response:
-        """Send a form as the page would."""
+    def post(self, path: str, **form: Any) -> httpx.Response:
+        """Send a form as the page would, or, with `part`, as a script would."""
+        part = form.pop("part", False)
         said = {**({"user": self.user} if self.user else {}), **form}
         if "csrf" not in said:
             said["csrf"] = self.token()

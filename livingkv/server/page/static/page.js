@@ -66,7 +66,9 @@
     request.addEventListener("loadend", () => {
       bar.hidden = true;
       button.disabled = false;
-      if (request.status) put(target, request.responseText);
+      const away = request.getResponseHeader("HX-Redirect");
+      if (away) location.assign(away);
+      else if (request.status) put(target, request.responseText);
       else say(target, "The file did not arrive: the service cannot be reached, or refused it.");
     });
     bar.value = 0;
