@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from livingkv.embedder_choice import DEFAULT_EMBEDDER, make_embedder, name_of
@@ -23,7 +23,8 @@ from livingkv.errors import (
     StoreFull,
     StoreLocked,
 )
-from livingkv.index import Embedder, Entry, Index
+from livingkv.index import Batch, Embedder, Entry, Index
+from livingkv.store import Sentence
 from livingkv.store_and_model import StoreAndModel
 
 _BATCH = 1000
@@ -130,7 +131,7 @@ class HomeIndex:
     def _all_entries(self, n: int, progress: Callable[[int, int], None] | None) -> Iterator[list[Entry]]:
         store, done, last = self._base.store(), 0, None
         while batch := store.sentences_after(last, _BATCH):
-            yield [Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted]
+            yield _entries(batch)
             done, last = done + len(batch), batch[-1].sentence_id
             if progress is not None:
                 progress(done, max(n, done))
@@ -178,7 +179,7 @@ class HomeIndex:
         if batch:
             if not self._base.read_only and not index.has_embedder:
                 index.use_embedder(self._embedder())
-            index.add([Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted])
+            index.add(_entries(batch))
             index.commit(batch[-1].sentence_id)
         return bool(batch)
 
@@ -200,28 +201,38 @@ class HomeIndex:
     def mend(self) -> None:
         """Make the index anew if a check finds anything wrong with it."""
         if self.current().check():
-            self.remake()
+            self.remake(trust_vectors=False)
 
-    def remake(self) -> None:
-        """A new index of what the store holds now; of the old one nothing is left on disk.
+    def remake(self, *, trust_vectors: bool = True) -> None:
+        """A new index of what the store holds now; of the old one nothing is left on disk. Its vectors are taken over,
+        unless they are not trusted: a vector is made of its sentence's text alone.
 
         Others may run passes between two batches, so nobody else may use this memory meanwhile. Broken off, the rest
         is fed at the next use.
         """
         self.embedder_name()
+        embedder = self._embedder()
         self._let_go()
+        known = self._held_vectors(embedder.id) if trust_vectors else None
         self._in_memory.clear()
-        self._index = index = Index.recreate(self._folder, self._embedder())
+        self._index = index = Index.recreate(self._folder, embedder)
         with contextlib.ExitStack() as undo:
             undo.callback(self._let_go)
-            is_more = True
-            while is_more:
-                self._base.engine().runner.let_others()
-                with self._whole():
-                    is_more = self._feed_batch(index, _SMALL_BATCH)
+            with index.filling(known) as filling:
+                store, runner = self._base.store(), self._base.engine().runner
+                while batch := store.sentences_after(filling.high_water, _SMALL_BATCH):
+                    runner.let_others()
+                    with self._whole():
+                        filling.add(_entries(batch), batch[-1].sentence_id)
             self.feed()
             index.flush()
             undo.pop_all()
+
+    def _held_vectors(self, embedder_id: str) -> Batch | None:
+        """Of the index on disk, where they are by this embedder and whole."""
+        with contextlib.suppress(IndexFault), Index.open(self._folder, None, "read") as index:
+            return index.held_vectors() if index.embedder_id == embedder_id else None
+        return None
 
     def embedder_name(self) -> str | None:
         """Of the embedder that the index's vectors are made with; None where that cannot be told. Raises SettingError
@@ -243,3 +254,8 @@ class HomeIndex:
         """Close it. A second call does nothing."""
         self._let_go()
         self._closing.close()
+
+
+def _entries(batch: Sequence[Sentence]) -> list[Entry]:
+    """What the index may know on disk."""
+    return [Entry(s.sentence_id, s.session_id, s.text) for s in batch if not s.encrypted]

@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, no
 from experiments.haystack import PHRASINGS, make_needles, shuffled_filler  # noqa: E402
 from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv.index import Entry, Index, TokenEmbedder, map_embedding_matrix  # noqa: E402
-from livingkv.index.dense import DenseIndex  # noqa: E402
+from livingkv.index.dense import vector_codes  # noqa: E402
 
 HERE = Path(__file__).parent
 SEED = 1
@@ -131,9 +131,8 @@ def batches(n: int) -> Iterator[tuple[int, list[str]]]:
 
 def embedded(embedder: TokenEmbedder, n: int) -> tuple[Codes, Codes]:
     """Codes of sentences and of questions."""
-    coder = DenseIndex(HERE, "", embedder.dimension)
-    codes = np.concatenate([coder.codes(embedder.embed(texts)) for _, texts in batches(n)])
-    return codes, coder.codes(embedder.embed(questions()))
+    codes = np.concatenate([vector_codes(embedder.embed(texts)) for _, texts in batches(n)])
+    return codes, vector_codes(embedder.embed(questions()))
 
 
 def drawn(n: int, dimension: int) -> tuple[Codes, Codes]:
@@ -143,7 +142,7 @@ def drawn(n: int, dimension: int) -> tuple[Codes, Codes]:
     rows = centres[generator.integers(0, 2000, n + 60)] + 0.7 * generator.standard_normal(
         (n + 60, dimension), dtype=np.float32
     )
-    codes = DenseIndex(HERE, "", dimension).codes(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    codes = vector_codes(rows / np.linalg.norm(rows, axis=1, keepdims=True))
     return codes[:n], codes[n:]
 
 

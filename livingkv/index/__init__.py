@@ -10,5 +10,6 @@ from livingkv.index.embedding_matrix import map_embedding_matrix
 from livingkv.index.hits import Entry, Hit
 from livingkv.index.minilm import MiniLMEmbedder
 from livingkv.index.sentence_index import Index
+from livingkv.index.vector_file import Batch
 
-__all__ = ["Embedder", "Entry", "Hit", "Index", "MiniLMEmbedder", "TokenEmbedder", "map_embedding_matrix"]
+__all__ = ["Batch", "Embedder", "Entry", "Hit", "Index", "MiniLMEmbedder", "TokenEmbedder", "map_embedding_matrix"]

@@ -18,6 +18,7 @@ from livingkv.index.question_words import QUESTION_WORDS
 ANALYSIS_VERSION = 1
 MAX_TERM_CHARS = 64
 
+_MOST_KNOWN = 1 << 16
 _QUESTION_WORD_WEIGHT = 0.2
 _VARIANT_WEIGHT = 0.5
 _PREFIX_CHARS = 4
@@ -44,6 +45,26 @@ def terms(text: str) -> list[str]:
     return [found.term for found in _found_terms(text)]
 
 
+class Analyser:
+    """`terms` of many texts: what a word's terms are is worked out once. It holds words of what it was given, so it is
+    dropped when the texts are done."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def terms(self, text: str) -> list[str]:
+        """As `terms`."""
+        found: list[str] = []
+        for compound in _compounds(text):
+            known = self._known.get(compound)
+            if known is None:
+                known = tuple(one.term for one in _compound_terms(compound))
+                if len(self._known) < _MOST_KNOWN:
+                    self._known[compound] = known
+            found += known
+        return found
+
+
 def question_terms(question: str) -> dict[str, float]:
     """The terms to look for and the weight of each: 1 for a word, less for its variants and for question words.
 
@@ -65,20 +86,28 @@ class _FoundTerm(NamedTuple):
 
 
 def _found_terms(text: str) -> Iterator[_FoundTerm]:
-    for match in _COMPOUND.finditer(unicodedata.normalize("NFKC", text)):
-        compound = match[0]
-        if _NUMBER.fullmatch(compound):
-            yield _plain(_number(compound))
-            continue
-        parts = [part for part in _JOINTS.split(_without_possessive(compound)) if part]
-        if len(parts) > 1:
-            whole = folded(compound)
-            yield _plain(whole)
-            if "-" in compound and "." not in compound:
-                yield _FoundTerm(folded("".join(parts)), _VARIANT_WEIGHT, whole)
-        for part in parts:
-            for run in _SCRIPT_RUN.finditer(part):
-                yield from _run_terms(run)
+    for compound in _compounds(text):
+        yield from _compound_terms(compound)
+
+
+def _compounds(text: str) -> Iterator[str]:
+    """What stands between white space and punctuation."""
+    return (match[0] for match in _COMPOUND.finditer(unicodedata.normalize("NFKC", text)))
+
+
+def _compound_terms(compound: str) -> Iterator[_FoundTerm]:
+    if _NUMBER.fullmatch(compound):
+        yield _plain(_number(compound))
+        return
+    parts = [part for part in _JOINTS.split(_without_possessive(compound)) if part]
+    if len(parts) > 1:
+        whole = folded(compound)
+        yield _plain(whole)
+        if "-" in compound and "." not in compound:
+            yield _FoundTerm(folded("".join(parts)), _VARIANT_WEIGHT, whole)
+    for part in parts:
+        for run in _SCRIPT_RUN.finditer(part):
+            yield from _run_terms(run)
 
 
 def _run_terms(run: regex.Match[str]) -> Iterator[_FoundTerm]:

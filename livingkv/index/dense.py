@@ -24,6 +24,7 @@ from livingkv.index.vector_file import Batch
 
 _FILE_NAME = re.compile(r"vectors-(\d{6})\.lkv")
 Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
 
 
 class DenseIndex:
@@ -66,10 +67,9 @@ class DenseIndex:
     def __len__(self) -> int:
         return len(self._sentence_ids)
 
-    def append(self, sentence_ids: Sequence[int], session_ids: Sequence[int], vectors: Floats) -> None:
-        """Add rows of unit vectors [n, dim]; durable, but for others only when the state names the new size."""
+    def append(self, sentence_ids: Sequence[int], session_ids: Sequence[int], codes: Codes) -> None:
+        """Add rows of `vector_codes` [n, dim]; durable, but for others only when the state names the new size."""
         if len(sentence_ids):
-            codes = self.codes(vectors)
             batch = Batch(np.asarray(sentence_ids, np.int64), np.asarray(session_ids, np.int64), codes)
             self.size_bytes = vector_file.append(self._folder / self.file_name, self.size_bytes, batch)
             self._take(batch)
@@ -82,6 +82,10 @@ class DenseIndex:
             kept = ~gone
             codes = self._flat.codes()[kept]
             self.create_file(Batch(self._sentence_ids[kept], self._session_ids[kept], codes))
+
+    def batch(self) -> Batch:
+        """All rows, in a copy."""
+        return Batch(self._sentence_ids.copy(), self._session_ids.copy(), self._flat.codes().copy())
 
     def remove_other_files(self) -> None:
         """Delete every vector file but the current one. Call it when the state names the current one."""
@@ -113,7 +117,7 @@ class DenseIndex:
         return (self._limit / 127) ** 2
 
     def _steps(self, vector: Floats) -> Floats:
-        steps: Floats = self.codes(vector[None])[0].astype(np.float32) - 128  # [dim]
+        steps: Floats = vector_codes(vector[None])[0].astype(np.float32) - 128  # [dim]
         return steps
 
     def _clear(self) -> None:
@@ -129,11 +133,12 @@ class DenseIndex:
             self._flat.add(batch.codes)
             self._sample.add(batch.codes)
 
-    def codes(self, vectors: Floats) -> npt.NDArray[np.uint8]:
-        """Unit vectors [n, dim] as FORMAT.md stores them [n, dim]."""
-        steps = np.rint(mixed(vectors) * np.float32(127 / self._limit)).clip(-127, 127)
-        codes: npt.NDArray[np.uint8] = (steps + 128).astype(np.uint8)
-        return codes
+
+def vector_codes(vectors: Floats) -> Codes:
+    """Unit vectors [n, dim] as FORMAT.md stores them [n, dim]; n is 1 or more."""
+    steps = np.rint(mixed(vectors) * np.float32(127 / _component_limit(vectors.shape[1]))).clip(-127, 127)
+    codes: Codes = (steps + 128).astype(np.uint8)
+    return codes
 
 
 def _component_limit(dimension: int) -> float:

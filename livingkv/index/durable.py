@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from livingkv.errors import IndexDamaged, IndexFault
-from livingkv.index.dense import DenseIndex
+from livingkv.index.dense import Codes, DenseIndex, vector_codes
 from livingkv.index.device_parts import fits
 from livingkv.index.lexical import Document, LexicalIndex
 from livingkv.index.mixing import Floats
 from livingkv.index.state import IndexState
+from livingkv.index.vector_file import Batch
 
 _LEXICAL_FOLDER = "lexical"
 _ATTEMPTS = 5
@@ -87,13 +88,14 @@ class DurableIndex:
     def write(
         self,
         documents: Sequence[Document],
-        vectors: Floats | None,
+        codes: Codes | None,
         high_water: int | None,
         *,
         removed_sentences: Sequence[int] = (),
         removed_sessions: Sequence[int] = (),
     ) -> None:
-        """Remove, then add, in one step that is durable on return; `vectors` [n, dim] exactly with a dense channel.
+        """Remove, then add, in one step that is durable on return; codes [n, dim] of `vector_codes` exactly with a
+        dense channel.
 
         No document may be there already, unless it is removed in the same step. When it fails (StoreFull, StoreLocked,
         IndexFault) the last commit stands, and the call may be repeated.
@@ -114,12 +116,18 @@ class DurableIndex:
         if dense is not None:
             if removed_sentences or removed_sessions:
                 dense.remove(removed_sentences, removed_sessions)
-            if vectors is not None:
-                dense.append([one.sentence_id for one in documents], [one.session_id for one in documents], vectors)
+            if codes is not None:
+                dense.append([one.sentence_id for one in documents], [one.session_id for one in documents], codes)
             state = replace(state, vector_file=dense.file_name, vector_bytes=dense.size_bytes)
         self.lexical.write(documents, state, removed_sentences=removed_sentences, removed_sessions=removed_sessions)
         if dense is not None:
             dense.remove_other_files()
+
+    def held_vectors(self) -> Batch | None:
+        """All vectors, of which nothing changes when this index is gone; None without a dense channel. Raises
+        IndexDamaged."""
+        dense = self.dense()
+        return None if dense is None else dense.batch()
 
     def replace_vectors(
         self, embedder_id: str, dimension: int, batches: Iterable[tuple[Sequence[Document], Floats]]
@@ -133,7 +141,9 @@ class DurableIndex:
         dense = DenseIndex(self.path, embedder_id, dimension, self._device)
         dense.create_file(after=self.state.vector_file or "")
         for documents, vectors in batches:
-            dense.append([one.sentence_id for one in documents], [one.session_id for one in documents], vectors)
+            ids, sessions = [one.sentence_id for one in documents], [one.session_id for one in documents]
+            if ids:
+                dense.append(ids, sessions, vector_codes(vectors))
         if len(dense) != self.state.n_sentences:
             counts = f"{len(dense)} sentences, not {self.state.n_sentences}"
             raise IndexDamaged(f"the index at {self.path} was given {counts}; repair it first")

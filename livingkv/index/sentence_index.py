@@ -7,19 +7,23 @@ its folder, `Index.recreate` and feeding it again from the store bring it back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from livingkv.errors import EmbedderMismatch, IndexDamaged, IndexFault
 from livingkv.index.background import Spread
+from livingkv.index.dense import vector_codes
 from livingkv.index.durable import DurableIndex
 from livingkv.index.embedders import Embedder
+from livingkv.index.filling import Filling
 from livingkv.index.fusion import fuse
 from livingkv.index.hits import Entry, Found, Hit, best
 from livingkv.index.lexical import Document
 from livingkv.index.mixing import Floats
 from livingkv.index.pending import PendingSentences
+from livingkv.index.vector_file import Batch
 from livingkv.index.word_search import WordSearch
 
 FLUSH_SENTENCES = 512
@@ -154,6 +158,26 @@ class Index:
         vectors = self._embedder.embed([entry.text for entry in entries]) if self._embedder and entries else None
         self._pending.add(entries, vectors, private=True)
 
+    @contextmanager
+    def filling(self, known: Batch | None) -> Iterator[Filling]:
+        """Fill an index that is empty, in few large commits; durable when the block ends. Broken off, what was
+        committed by then stands, and the index is fed the rest.
+
+        known: `held_vectors` of an index by the same embedder; they are not made again. Raises as `commit`.
+        """
+        self._require_writer()
+        assert not self.n_sentences, "it is empty"
+        filling = Filling(self._durable, self._embedder, known)
+        try:
+            yield filling
+            filling.flush()
+        finally:
+            self._high_water = self._durable.state.high_water
+
+    def held_vectors(self) -> Batch | None:
+        """The durable vectors, in a copy; None without a dense channel. Raises IndexDamaged."""
+        return self._durable.held_vectors()
+
     def flush(self) -> None:
         """Make all that is committed durable; nothing happens when it is already. Raises as `commit`."""
         if self._pending.n_public or self._high_water != self._durable.state.high_water:
@@ -258,11 +282,12 @@ class Index:
 
     def _write(self, removed_sentences: Sequence[int] = (), removed_sessions: Sequence[int] = ()) -> None:
         self._require_writer()
-        vectors = self._pending.public_vectors() if self._embedder is not None and self._pending.n_public else None
+        has_vectors = self._embedder is not None and self._pending.n_public
+        codes = vector_codes(self._pending.public_vectors()) if has_vectors else None
         written = self._pending.public()
         self._durable.write(
             written,
-            vectors,
+            codes,
             self._high_water,
             removed_sentences=removed_sentences,
             removed_sessions=removed_sessions,

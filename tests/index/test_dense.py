@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from livingkv.index.dense import DenseIndex
+from livingkv.index.dense import DenseIndex, vector_codes
 
 
 def unit_vectors(n: int, dimension: int, seed: int = 0) -> npt.NDArray[np.float32]:
@@ -22,7 +22,7 @@ def filled(folder: Path, vectors: npt.NDArray[np.float32]) -> DenseIndex:
     dense.create_file()
     half = len(vectors) // 2
     for lo, hi in ((0, half), (half, len(vectors))):
-        dense.append(list(range(lo, hi)), [one % 5 for one in range(lo, hi)], vectors[lo:hi])
+        dense.append(list(range(lo, hi)), [one % 5 for one in range(lo, hi)], vector_codes(vectors[lo:hi]))
     return dense
 
 

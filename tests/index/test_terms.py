@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livingkv.index.analysis import MAX_TERM_CHARS, english_stem, folded, question_terms, terms
+from livingkv.index.analysis import MAX_TERM_CHARS, Analyser, english_stem, folded, question_terms, terms
 from livingkv.index.question_words import QUESTION_WORDS
 
 
@@ -96,3 +96,10 @@ def test_a_sentence_holds_the_terms_of_each_of_its_words(words: list[str]) -> No
     whole = set(terms(" ".join(words)))
     for word in words:
         assert set(terms(word)) <= whole
+
+
+@given(st.lists(st.text(max_size=60), max_size=5))
+def test_an_analyser_gives_the_same_terms_for_many_texts(texts: list[str]) -> None:
+    analyser = Analyser()
+    for text in [*texts, *texts]:
+        assert analyser.terms(text) == terms(text)
