@@ -13,12 +13,14 @@ import typer
 
 from livingkv import __version__
 from livingkv.cli_archive import archive_app
+from livingkv.cli_experts import experts_app
 from livingkv.cli_forget import forget_app
 from livingkv.cli_keep import keep_app
 from livingkv.cli_look import look_app
 from livingkv.cli_mend import mend_app
 from livingkv.cli_model import model_app
 from livingkv.cli_options import (
+    BackendName,
     Codec,
     Debug,
     DiskBudget,
@@ -30,6 +32,7 @@ from livingkv.cli_options import (
     Model,
     OneSession,
     RamBudget,
+    RamGb,
     Seed,
     Session,
     Stop,
@@ -95,6 +98,8 @@ def ingest(
     session: Session = "default",
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None,
@@ -131,7 +136,7 @@ def ingest(
         settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder, embedder=embedder)
         return open_memory(store, model=chosen, settings=settings, create=True)
 
-    chosen = chosen_model(model, weights, dual_chunk)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
     ingest_sources(opened, store, sources, session, kv=not text_only, encrypt=encrypt, as_json=as_json)
 
 
@@ -144,6 +149,8 @@ def ask(
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest answer, in tokens.")] = 64,
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     ram_budget: RamBudget = None,
     temperature: Temperature = 0.0,
@@ -176,7 +183,7 @@ def ask(
 
     settings = chosen_settings(ram_budget=ram_budget, key_folder=key_folder)
     sampling = chosen_sampling(temperature, top_p, seed)
-    chosen, stops = chosen_model(model, weights, dual_chunk), chosen_stops(stop)
+    chosen, stops = chosen_model(model, weights, dual_chunk, backend, ram_gb), chosen_stops(stop)
     with (
         waiting("asking"),
         open_memory(store, model=chosen, settings=settings, read_only=True, create=False) as memory,
@@ -193,6 +200,8 @@ def chat(
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="The longest reply, in tokens.")] = 256,
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     temperature: Temperature = 0.0,
@@ -224,7 +233,7 @@ def chat(
 
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
     talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop), encrypt, recall)
-    chosen = chosen_model(model, weights, dual_chunk)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
     with open_memory(store, model=chosen, settings=settings, create=True) as memory:
         with phase_bar() as show:
             memory.ready(session, progress=show)
@@ -236,6 +245,7 @@ for verbs in (look_app, keep_app, mend_app, forget_app, serve_app):
 app.add_typer(archive_app, name="archive")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
+app.add_typer(experts_app, name="experts")
 
 if __name__ == "__main__":
     main()

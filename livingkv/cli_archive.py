@@ -11,12 +11,14 @@ import typer
 
 from livingkv.cli_asked import Yes, agreed, counted
 from livingkv.cli_options import (
+    BackendName,
     Debug,
     Dual,
     Json,
     KeyFolder,
     Model,
     OneSession,
+    RamGb,
     StorePath,
     Weights,
     chosen_model,
@@ -84,6 +86,8 @@ def restore(
     ] = None,
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
@@ -104,7 +108,7 @@ def restore(
     from livingkv.cli_receipts import print_restored
 
     require_one(sentences, of, everything)
-    chosen, settings = chosen_model(model, weights, dual_chunk), chosen_settings(key_folder=key_folder)
+    chosen, settings = chosen_model(model, weights, dual_chunk, backend, ram_gb), chosen_settings(key_folder=key_folder)
     with waiting("restoring"), open_memory(store, model=chosen, settings=settings, create=False) as memory:
         done = memory.restore(sentences, of=of, session=session)
     print_restored(done, as_json=as_json)

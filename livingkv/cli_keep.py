@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from livingkv.cli_options import (
+    BackendName,
     Debug,
     DiskBudget,
     Dual,
@@ -19,6 +20,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     NewName,
+    RamGb,
     SessionName,
     StorePath,
     Weights,
@@ -161,6 +163,8 @@ def import_file(
     ] = False,
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     encrypt: Encrypt = False,
@@ -184,7 +188,7 @@ def import_file(
 
     require_portable(file)
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
-    chosen = chosen_model(model, weights, dual_chunk)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
     with waiting("importing"), open_memory(store, model=chosen, settings=settings, create=True) as memory:
         made = memory.import_file(file, name=name, kv=not text_only, encrypt=encrypt)
     print_session("imported", made, as_json=as_json)

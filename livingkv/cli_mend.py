@@ -12,6 +12,7 @@ import typer
 
 from livingkv.cli_options import (
     EMBEDDERS,
+    BackendName,
     Codec,
     Debug,
     Dual,
@@ -19,6 +20,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     OneSession,
+    RamGb,
     StorePath,
     Weights,
     chosen_model,
@@ -36,6 +38,8 @@ def repair(
     session: OneSession = None,
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
@@ -61,7 +65,7 @@ def repair(
 
     rebuilt = rebuild_if_lost(store, key_folder=key_folder)
     segments = mend_files(store, key_folder=key_folder)
-    chosen = chosen_model(model, weights, dual_chunk)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
     settings = chosen_settings(key_folder=key_folder)
     opened = open_memory(store, model=chosen, settings=settings, create=False)
     with opened as memory, count_bar("rebuilding pages") as show:
@@ -78,6 +82,8 @@ def reembed(
     embedder: Annotated[str, typer.Option("--embedder", metavar="E", help=EMBEDDERS, show_default=False)],
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -96,7 +102,7 @@ def reembed(
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_reembedded
 
-    chosen, settings = chosen_model(model, weights, None), chosen_settings(key_folder=key_folder)
+    chosen, settings = chosen_model(model, weights, None, backend, ram_gb), chosen_settings(key_folder=key_folder)
     opened = open_memory(store, model=chosen, settings=settings, create=False)
     with opened as memory, count_bar("embedding sentences") as show:
         done = memory.reembed(embedder, progress=show)
@@ -108,6 +114,8 @@ def migrate(
     store: StorePath,
     model: Model = None,
     weights: Weights = None,
+    backend: BackendName = None,
+    ram_gb: RamGb = None,
     dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
@@ -130,8 +138,8 @@ def migrate(
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_migrated
 
-    chosen = chosen_model(model, weights, dual_chunk)
-    if chosen is None and codec is None:
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    if (model, weights, dual_chunk, codec) == (None, None, None, None):
         raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
     from livingkv.migrating import finish_swap
     from livingkv.migrating import migrate as migrate_store

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from livingkv.backend import Backend, experts_ram_bytes
 from livingkv.sizes import size_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,18 @@ Dual = Annotated[
         show_default=False,
     ),
 ]
+BackendName = Annotated[
+    Backend | None,
+    typer.Option(
+        "--backend",
+        help="experts: those of a mixture-of-experts model stay in its files and are read when they are needed.",
+        show_default=False,
+    ),
+]
+RamGb = Annotated[
+    float | None,
+    typer.Option("--ram-gb", metavar="N", help="Experts may take this much memory, in 10^9 bytes.", show_default=False),
+]
 Temperature = Annotated[float, typer.Option(metavar="T", help="0 always takes the likeliest token.")]
 TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="Only from the likeliest tokens with this share.")]
 Seed = Annotated[
@@ -113,13 +126,20 @@ Stop = Annotated[
 ]
 
 
-def chosen_model(model: str | None, weights: WeightsName | None, dual_chunk: bool | None) -> str | ModelChoice | None:
-    """The model that the options ask for; a plain spec where nothing else is asked for."""
-    if weights is None and dual_chunk is None:
+def chosen_model(
+    model: str | None,
+    weights: WeightsName | None,
+    dual_chunk: bool | None,
+    backend: Backend | None = None,
+    ram_gb: float | None = None,
+) -> str | ModelChoice | None:
+    """The model that the options ask for; a plain spec where nothing else is asked for. Raises InputError."""
+    ram_bytes = experts_ram_bytes(backend, ram_gb)
+    if weights is None and dual_chunk is None and ram_bytes is None:
         return model
     from livingkv.model_choice import ModelChoice
 
-    return ModelChoice(model, weights, dual_chunk)
+    return ModelChoice(model, weights, dual_chunk, ram_bytes)
 
 
 def chosen_sampling(temperature: float, top_p: float, seed: int | None) -> Sampling | None:

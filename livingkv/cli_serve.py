@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from livingkv.backend import experts_ram_bytes
 from livingkv.cli_options import Debug, Json
 from livingkv.cli_process import say
 from livingkv.errors import StoreUnwritable
@@ -46,7 +47,8 @@ def serve(config: Config = None, show_settings: Show = False, debug: Debug = Fal
     chosen = settings_in_force(flags, os.environ, config)
     if show_settings:
         print(shown(chosen))
-    options = server_options(chosen)
+    options, asked = server_options(chosen), model_values(chosen)
+    ram_bytes = experts_ram_bytes(asked["backend"], asked["ram_gb"])
     if show_settings:
         return 0
     if options.folder.exists() and not options.folder.is_dir():
@@ -56,8 +58,8 @@ def serve(config: Config = None, show_settings: Show = False, debug: Debug = Fal
     from livingkv.server.serving import serve as serve_until_told
 
     start_logging(options.log_format)
-    asked = model_values(chosen)
-    return serve_until_told(options, ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"]), say)
+    model = ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"], ram_bytes)
+    return serve_until_told(options, model, say)
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:

@@ -81,10 +81,15 @@ class Engine:
             self.codec,
             n_sinks=n_sinks,
             look=look,
-            block_tokens=settings.pass_tokens(look, on_gpu=self.model.device.type == "cuda"),
+            block_tokens=self.pass_tokens(settings, look),
             device=self.model.device,
             dual_chunk=self.model.dual_chunk,
         )
+
+    def pass_tokens(self, settings: Settings, look: LookBack) -> int:
+        """Tokens that one forward pass of this model holds at most where text looks back like `look`."""
+        on_gpu, streamed = self.model.device.type == "cuda", self.model.experts is not None
+        return settings.pass_tokens(look, on_gpu=on_gpu, streamed=streamed)
 
     def embedder(self) -> TokenEmbedder:
         """The dense channel's embedder that needs no download: weighted means of the model's input embeddings."""

@@ -11,6 +11,7 @@
     │   ├── ModelDamaged            a checksum or a tensor does not match
     │   ├── UnsupportedModel        no growing rotary KV cache (Mamba, RWKV, hybrids, sliding windows, ...)
     │   ├── CodecRefused            the self-test gate found the page codec unfit for this model
+    │   ├── PackError               a pack of experts cannot be written, is damaged or is of another checkpoint
     │   └── ExpertReadError         bytes of an expert cannot be read
     │       └── CheckpointChanged       a file of the checkpoint is not the one that was indexed
     ├── StoreError              the durable store
@@ -85,6 +86,10 @@ class UnsupportedModel(ModelError):
 
 class CodecRefused(ModelError):
     """The page codec failed its self-test gate on this model."""
+
+
+class PackError(ModelError):
+    """A pack of experts cannot be written, is damaged, or is one of another checkpoint."""
 
 
 class ExpertReadError(ModelError):

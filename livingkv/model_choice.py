@@ -21,11 +21,12 @@ _WEIGHTS_OF_DTYPE: dict[str, Weights] = {"bfloat16": "bf16", "float32": "fp32"}
 class ModelChoice:
     """The arguments of `load_model` that a person chooses; None leaves one to the store, or to the default for a new
     one. What differs from what the store was written with is refused when the model is loaded. dual_chunk: True for the
-    rules of the model's config, False for none."""
+    rules of the model's config, False for none. experts_ram_bytes: as in `load_model`; no store remembers it."""
 
     spec: str | Path | None = None
     weights: Weights | None = None
     dual_chunk: DualChunk | bool | None = None
+    experts_ram_bytes: int | None = None
 
     @classmethod
     def of(cls, model: str | ModelChoice | None) -> ModelChoice:
@@ -41,15 +42,22 @@ class ModelChoice:
         if dual_chunk is None:
             sizes = re.search(r"\bdual_chunk=(\d+)/(\d+)/(\d+)", fingerprint.rope)
             dual_chunk = DualChunk(*map(int, sizes.groups())) if sizes else False
-        return ModelChoice(self.spec if self.spec is not None else spec, weights, dual_chunk)
+        return ModelChoice(self.spec if self.spec is not None else spec, weights, dual_chunk, self.experts_ram_bytes)
 
     def load(self, progress: Progress | None = None) -> LoadedModel:
         """Find and load it. Blocks and raises as `load_model`; InputError where wanted rules are not in the config."""
         rules: AskedDualChunk = "off" if self.dual_chunk is False else None
         if isinstance(self.dual_chunk, DualChunk):
             rules = self.dual_chunk
-        loaded = load_model(self.spec, weights=self.weights, dual_chunk=rules, progress=progress)
+        loaded = load_model(
+            self.spec,
+            weights=self.weights,
+            dual_chunk=rules,
+            experts_ram_bytes=self.experts_ram_bytes,
+            progress=progress,
+        )
         if self.dual_chunk is True and loaded.dual_chunk is None:
+            loaded.close()
             allowed = f"{loaded.name} has no dual-chunk sizes in its config: leave it out, or give sizes"
             raise InputError("dual_chunk", "True", allowed)
         return loaded

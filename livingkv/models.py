@@ -7,6 +7,7 @@ with the reason, what has no growing rotary KV cache. Knows nothing of stores, s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,13 +16,14 @@ import torch
 from torch import Tensor
 
 from livingkv.errors import InputError, UnsupportedModel
+from livingkv.experts import StreamedModel, load_streamed
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
 from livingkv.model_fetch import Progress
 from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
 from livingkv.model_probe import AttentionFacts, probe_attention
 from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
-from livingkv.model_sources import cache_folder, find_model
+from livingkv.model_sources import ModelFolder, cache_folder, find_model
 
 __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
 
@@ -54,6 +56,7 @@ class LoadedModel:
     stop_ids: token ids that end an answer.
     model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit", or the method of weights that came
     packed): parts of a store's fingerprint.
+    experts: what streams the network's experts; None where the network holds all of itself.
     """
 
     name: str
@@ -71,6 +74,13 @@ class LoadedModel:
     tokenizer_digest: str
     rope_text: str
     quantization: str
+    experts: StreamedModel | None = None
+
+    def close(self) -> None:
+        """Give back the files and the RAM of streamed experts; a network that holds all of itself has nothing to close.
+        Twice is fine."""
+        if self.experts is not None:
+            self.experts.close()
 
 
 def load_model(
@@ -80,6 +90,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     weights: Weights | None = None,
     dual_chunk: AskedDualChunk = None,
+    experts_ram_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
@@ -88,6 +99,8 @@ def load_model(
     LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default),
     "fp32", or "8bit" and "4bit" through bitsandbytes (on the CPU only where `device` says so). dtype: of activations
     and KV, by default the weights'. dual_chunk: by default the config's, "off" for plain positions.
+    experts_ram_bytes: experts of a mixture-of-experts model are streamed (livingkv.experts) within so much RAM, and
+    computed as transformers' eager code does; what a store is told of the model is the same. `close` it in the end.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
@@ -99,10 +112,32 @@ def load_model(
     if progress:
         progress("load", 0, 1)
     quantization = weights if weights in ("8bit", "4bit") else "none"
-    network = load_network(source.folder, dtype=computed_in, device=place, quantization=quantization)
-    tokenizer = load_tokenizer(source.folder)
-    cache = cache_folder()
-    loaded = _described(
+    with ExitStack() as undo:
+        experts = None
+        if experts_ram_bytes is None:
+            network = load_network(source.folder, dtype=computed_in, device=place, quantization=quantization)
+        else:
+            if quantization != "none":
+                raise InputError("weights", weights, "bf16 or fp32 is allowed where experts are streamed")
+            experts = undo.enter_context(
+                load_streamed(
+                    source.folder, ram_bytes=experts_ram_bytes, device=place, dtype=computed_in, attention="eager"
+                )
+            )
+            network = experts.network
+        loaded = _loaded(source, network, dual_chunk, quantization, experts)
+        undo.pop_all()
+    if progress:
+        progress("load", 1, 1)
+    return loaded
+
+
+def _loaded(
+    source: ModelFolder, network: Any, dual_chunk: AskedDualChunk, quantization: str, experts: StreamedModel | None
+) -> LoadedModel:
+    """A folder's network with its tokenizer. Digesting its weights takes as long as reading them, once."""
+    tokenizer, cache = load_tokenizer(source.folder), cache_folder()
+    return _described(
         network,
         tokenizer,
         name=source.name,
@@ -111,10 +146,8 @@ def load_model(
         model_digest=weights_digest(source.folder, cache),
         tokenizer_digest=tokenizer_digest(tokenizer, source.folder, cache),
         spec=source.spec,
+        experts=experts,
     )
-    if progress:
-        progress("load", 1, 1)
-    return loaded
 
 
 def from_network(
@@ -153,6 +186,7 @@ def _described(
     model_digest: str,
     tokenizer_digest: str,
     spec: str | None = None,
+    experts: StreamedModel | None = None,
 ) -> LoadedModel:
     network.eval().requires_grad_(False)
     config = network.config
@@ -179,6 +213,7 @@ def _described(
         tokenizer_digest=tokenizer_digest,
         rope_text=rope_text(config, rope, rules),
         quantization=quantization if quantization != "none" else _own_quantization(config),
+        experts=experts,
     )
 
 

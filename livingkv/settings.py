@@ -23,6 +23,10 @@ CPU_DOCUMENT_BLOCK = 256
 """Tokens of a document in one pass: on a GPU starting a pass costs as much as reading many tokens, on a CPU nothing
 (experiments/013_cells)."""
 
+STREAMED_BLOCK = 1024
+STREAMED_DOCUMENT_BLOCK = 4096
+"""The same where experts are read from disk: every pass reads most of them, however few tokens it holds."""
+
 Placement = Literal["compact", "absolute", "dual_chunk"]
 
 _RANGES = {
@@ -55,7 +59,7 @@ class Settings:
     front of any question (docs/decisions/0014). None: as the store has it, 128 for a new one. The hot window or more:
     documents are read like conversations.
     block_tokens: tokens read in one forward pass. None: 512 of a conversation; of a document 8,192 on a GPU, where
-    passes are dear to start, and 256 on a CPU.
+    passes are dear to start, and 256 on a CPU. With streamed experts 1,024, of a document 4,096.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.
@@ -118,10 +122,14 @@ class Settings:
             if getattr(self, name) not in get_args(kind) and (name, getattr(self, name)) != ("codec", None):
                 raise InputError(f"settings.{name}", repr(getattr(self, name)), f"one of {get_args(kind)} is allowed")
 
-    def pass_tokens(self, look: LookBack, *, on_gpu: bool) -> int:
-        """Tokens that one forward pass holds at most where text looks back like `look`."""
-        if self.block_tokens is not None or look.grid_tokens == 1:
-            return self.block_tokens or DEFAULT_BLOCK
+    def pass_tokens(self, look: LookBack, *, on_gpu: bool, streamed: bool = False) -> int:
+        """Tokens that one forward pass holds at most where text looks back like `look`. streamed: experts are."""
+        if self.block_tokens is not None:
+            return self.block_tokens
+        if streamed:
+            return STREAMED_BLOCK if look.grid_tokens == 1 else STREAMED_DOCUMENT_BLOCK
+        if look.grid_tokens == 1:
+            return DEFAULT_BLOCK
         return GPU_DOCUMENT_BLOCK if on_gpu else CPU_DOCUMENT_BLOCK
 
     @property

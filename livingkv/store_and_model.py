@@ -181,6 +181,7 @@ class StoreAndModel:
                 if self._store is not None:
                     choice = choice.as_in(self._store.fingerprint, str(choice.spec or self.model_label))
                 model = choice.load(progress)
+                self._closing.callback(model.close)
             if self.settings.placement == "dual_chunk" and model.dual_chunk is None:
                 allowed = "a model with dual-chunk positions is needed; compact and absolute work with every model"
                 raise SettingError("settings.placement", "dual_chunk", allowed)
@@ -192,5 +193,5 @@ class StoreAndModel:
         return self._engine
 
     def close(self) -> None:
-        """Close the store. A second call does nothing."""
+        """Close the store, and the model if it was loaded here. A second call does nothing."""
         self._closing.close()

@@ -8,6 +8,7 @@ from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex, IndexReport
 from livingkv.experts.keys import ExpertKey, PartName
 from livingkv.experts.loading import StreamedModel, load_streamed
+from livingkv.experts.packing import PackReport, pack
 from livingkv.experts.source import EmulatedSource, Source, SourceCounts
 from livingkv.experts.stream import Asked, ExpertStream
 
@@ -20,6 +21,7 @@ __all__ = [
     "Format",
     "IndexReport",
     "LayerCounts",
+    "PackReport",
     "PartName",
     "PlainFormat",
     "Source",
@@ -27,4 +29,5 @@ __all__ = [
     "StreamCounts",
     "StreamedModel",
     "load_streamed",
+    "pack",
 ]

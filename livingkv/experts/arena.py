@@ -98,6 +98,9 @@ class RowArena:
         """The row that holds an expert, or will, protected until `release`; None where there is none."""
         self._eviction.used(key)
         row = self._mapped.pop(key, None)
+        if row is not None and row.n_users == 0 and _is_lost(row):
+            self._clear(row)  # nobody waited for that read, so nobody was told; it is read again
+            return None
         if row is not None:
             self._mapped[key] = row
             row.n_users += 1
@@ -251,3 +254,7 @@ class RowArena:
 
 def _is_over(row: Row) -> bool:
     return (row.fence is None or row.fence.is_done()) and (row.future is None or row.future.done())
+
+
+def _is_lost(row: Row) -> bool:
+    return row.future is not None and row.future.done() and row.future.exception() is not None

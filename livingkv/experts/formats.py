@@ -1,7 +1,7 @@
 """How the bytes of an expert become tensors, and how one expert computes with them.
 
-A format is what the stored parts of an expert are: plain numbers, or codes and scales. The one that is here is plain
-numbers of the types that torch computes with. Knows tensors; refuses to know where bytes come from.
+A format is what the stored parts of an expert are: plain numbers, or codes and scales (`coded_format.py`). The one that
+is here is plain numbers of the types that torch computes with. Knows tensors; refuses to know where bytes come from.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class PlainFormat:
     def reads(self, layer: LayerIndex, module: ExpertModule) -> str | None:
         """See Format."""
         for slot in layer.slots:
+            if slot.is_coded:
+                return f"{slot.tensor.partition('.')[0]} is stored as codes"
             if slot.tensor not in module.parameters:
                 return f"{slot.tensor} is more than plain numbers need"
             if slot.dtype not in _PLAIN:

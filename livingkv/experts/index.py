@@ -97,6 +97,12 @@ class ExpertIndex:
                 return int(layer.files[key.expert, number]), int(layer.offsets[key.expert, number]), spec.n_bytes
         raise KeyError(name)
 
+    def verify(self, key: ExpertKey, row: memoryview) -> None:
+        """Called with every row that was read. Raises ExpertReadError where it is known not to be the expert.
+
+        A checkpoint has no checksums: nothing is known here.
+        """
+
     def expert_bytes(self, layer: int) -> int:
         """The bytes of one expert of a layer."""
         return sum(part.n_bytes for part in self.layers[layer].parts)
@@ -195,7 +201,7 @@ def _fused(
     n_bytes = tensor.n_bytes // module.n_experts
     files[:] = file
     offsets[:] = tensor.offset + n_bytes * np.arange(module.n_experts, dtype=np.int64)
-    return PartSpec(part, tensor.dtype, tensor.shape[1:], n_bytes, False)
+    return PartSpec(part, tensor.dtype, tensor.shape[1:] or (1,), n_bytes, False)
 
 
 def _single(
@@ -211,10 +217,10 @@ def _single(
     for expert in range(module.n_experts):
         name = names.get((part, expert))
         if name is None:
-            raise ModelDamaged(f"{module.name}: expert {expert} has no {part.tensor} in the checkpoint; fetch it again")
+            raise ModelDamaged(f"{module.name}: expert {expert} has no {part.slot} in the checkpoint; fetch it again")
         files[expert], tensor = checkpoint.tensors[name]
         offsets[expert] = tensor.offset
-        here = PartSpec(part, tensor.dtype, tensor.shape, tensor.n_bytes, True)
+        here = PartSpec(part, tensor.dtype, tensor.shape or (1,), tensor.n_bytes, True)
         if spec is not None and here != spec:
             raise ModelDamaged(f"{name}: it has another shape or type than those of the experts before it")
         spec = here

@@ -18,6 +18,8 @@ from livingkv.experts.keys import PartName
 BLOCK_BYTES = 4096
 ALIGNMENT = 64
 """What torch aligns its own tensors to."""
+CODED_ALIGNMENT = 4
+"""What the widest scale, fp32, is aligned to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Slot:
     """A tensor in a row: the pieces of one parameter joined along their first dimension. `parts` are their numbers.
 
     is_stacked: transformers stacks the experts' tensors in memory of its own; else it maps one tensor of all experts.
+    is_coded: it is not computed with as it is, so its address matters only as far as its type does.
     """
 
     tensor: str
@@ -44,6 +47,7 @@ class Slot:
     n_bytes: int
     parts: tuple[int, ...]
     is_stacked: bool
+    is_coded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +91,14 @@ def rounded(n_bytes: int, block: int) -> int:
 def slots_of(parts: tuple[PartSpec, ...]) -> tuple[Slot, ...]:
     """The slots of a layer's rows. `parts` are sorted by name; pieces of one tensor differ in their first dimension."""
     slots = []
-    for tensor, group in groupby(range(len(parts)), key=lambda number: parts[number].name.tensor):
+    for tensor, group in groupby(range(len(parts)), key=lambda number: parts[number].name.slot):
         numbers = tuple(group)
         first = parts[numbers[0]]
         shape = first.shape
         if len(numbers) > 1:
             shape = (sum(parts[number].shape[0] for number in numbers), *first.shape[1:])
-        slots.append(
-            Slot(
-                tensor, first.dtype, shape, sum(parts[number].n_bytes for number in numbers), numbers, first.is_stacked
-            )
-        )
+        n_bytes = sum(parts[number].n_bytes for number in numbers)
+        slots.append(Slot(tensor, first.dtype, shape, n_bytes, numbers, first.is_stacked, first.name.role != ""))
     return tuple(slots)
 
 
@@ -116,8 +117,11 @@ def runs_of(places: list[tuple[int, int, int]]) -> list[list[int]]:
 
 
 def residues_of(slots: tuple[Slot, ...], places: list[tuple[int, int, int]], expert: int) -> list[int]:
-    """Addresses modulo ALIGNMENT that the slots of an expert have in transformers' network."""
-    return [(expert * slot.n_bytes if slot.is_stacked else places[slot.parts[0]][1]) % ALIGNMENT for slot in slots]
+    """Addresses modulo ALIGNMENT that the slots of an expert have in transformers' network; 0 for coded ones."""
+    return [
+        0 if slot.is_coded else (expert * slot.n_bytes if slot.is_stacked else places[slot.parts[0]][1]) % ALIGNMENT
+        for slot in slots
+    ]
 
 
 def arranged(
@@ -160,7 +164,11 @@ def in_place(
     for number, slot in enumerate(slots):
         starts = [targets[part] for part in slot.parts]
         ends = [targets[part] + places[part][2] for part in slot.parts]
-        if starts[1:] != ends[:-1] or (residues is not None and starts[0] % ALIGNMENT != residues[number]):
+        if starts[1:] != ends[:-1]:
+            return None
+        if slot.is_coded and starts[0] % CODED_ALIGNMENT:
+            return None
+        if not slot.is_coded and residues is not None and starts[0] % ALIGNMENT != residues[number]:
             return None
     return Placement(tuple(runs), tuple(targets[slot.parts[0]] for slot in slots))
 

@@ -6,7 +6,8 @@ space, and it would not notice a file that changed. Knows files and torch types;
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor
 
 from livingkv.errors import UnsupportedModel
 from livingkv.experts.checkpoint import Checkpoint
+from livingkv.experts.codings import Coding, Stored
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.layout import ALIGNMENT
+from livingkv.experts.quantization import StoredAs
 from livingkv.experts.safetensors_header import StoredTensor
 
 
@@ -47,13 +50,47 @@ class LazyTensor:
         return found
 
 
-def lazy_weights(checkpoint: Checkpoint, files: CheckpointFiles, without: Container[str]) -> dict[str, LazyTensor]:
-    """All tensors of a checkpoint but those. Raises UnsupportedModel for a type that torch cannot view."""
-    found = {}
-    for name, (file, stored) in checkpoint.tensors.items():
-        if name in without:
-            continue
+class LazyMatrix:
+    """A matrix that is stored as codes and scales, decoded whenever it is indexed, in fp32. Threads may share it."""
+
+    def __init__(self, coding: Coding, shape: tuple[int, ...], parts: Mapping[str, LazyTensor]) -> None:
+        self._coding, self._shape, self._parts = coding, shape, parts
+
+    def get_shape(self) -> list[int]:
+        """As safetensors' slices answer it."""
+        return list(self._shape)
+
+    def get_dtype(self) -> str:
+        """As safetensors' slices answer it."""
+        return "F32"
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Read and decode all of it and take that part. Raises ExpertReadError where it cannot be read."""
+        found: Tensor = self._coding.values({role: part[...] for role, part in self._parts.items()})[index]
+        return found
+
+
+def lazy_weights(
+    checkpoint: Checkpoint, files: CheckpointFiles, names: Mapping[str, StoredAs], codings: tuple[Coding, ...]
+) -> dict[str, LazyTensor | LazyMatrix]:
+    """The tensors of those names, which are sorted by matrix. Raises UnsupportedModel for what cannot be decoded."""
+    matrices: defaultdict[str, dict[str, LazyTensor]] = defaultdict(dict)
+    for on_disk, (name, role) in names.items():
+        file, stored = checkpoint.tensors[on_disk]
         if stored.dtype not in TORCH_TYPES:
             raise UnsupportedModel(f"{name}: its type {stored.dtype} cannot be read outside of experts")
-        found[name] = LazyTensor(files, file, stored)
-    return found
+        matrices[name][role] = LazyTensor(files, file, stored)
+    return {
+        name: parts[""] if "" in parts else _decoded(name, parts, codings) for name, parts in sorted(matrices.items())
+    }
+
+
+def _decoded(name: str, parts: dict[str, LazyTensor], codings: tuple[Coding, ...]) -> LazyMatrix:
+    stored = {role: Stored(part.get_dtype(), tuple(part.get_shape())) for role, part in parts.items()}
+    problems = []
+    for coding in codings:
+        dense = coding.dense(stored)
+        if dense.problem is None:
+            return LazyMatrix(coding, dense.shape, parts)
+        problems.append(f"{coding.name}: {dense.problem}")
+    raise UnsupportedModel(f"{name}: it is stored in a way that cannot be read ({'; '.join(problems)})")

@@ -18,12 +18,15 @@ import torch
 
 from livingkv.errors import InputError
 from livingkv.experts.arena import N_PASSING, RowArena
+from livingkv.experts.coded_format import CodedFormat
+from livingkv.experts.codings import CODINGS
 from livingkv.experts.counts import StreamCounts
 from livingkv.experts.eviction import Eviction, LeastRecent, StableSubset
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.network import fitted, load_network
+from livingkv.experts.pass_clock import PassClock
 from livingkv.experts.plan import Plan, plan_of
 from livingkv.experts.plugging import plug_in
 from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource
@@ -34,7 +37,7 @@ from livingkv.model_loading import has_tokenizer, load_tokenizer
 
 LOG = logging.getLogger("livingkv.experts")
 
-FORMATS: tuple[Format, ...] = (PlainFormat(),)
+FORMATS: tuple[Format, ...] = (PlainFormat(), *map(CodedFormat, CODINGS))
 N_DEVICE_BUFFERS = 4
 
 SourceOf = Callable[[ExpertIndex], Source]
@@ -52,6 +55,7 @@ class StreamedModel:
     tokenizer: Any
     index: ExpertIndex
     stream: ExpertStream
+    clock: PassClock
 
     @property
     def arena(self) -> RowArena:
@@ -84,6 +88,7 @@ def load_streamed(
     *,
     ram_bytes: int,
     source: Literal["direct", "buffered"] | SourceOf = "direct",
+    pack: str | Path | None = None,
     n_threads: int = N_THREADS,
     piece_bytes: int = PIECE_BYTES,
     device: torch.device | str = "cpu",
@@ -95,22 +100,23 @@ def load_streamed(
 
     ram_bytes: for experts and for the buffers of the source, on top of the rest of the network; a hard limit.
     source: files past the page cache, files through it, or what makes another Source; n_threads and piece_bytes are
-    for the first two. dtype: None as in the config. attention: an attn_implementation of transformers.
+    for the first two. pack: a pack of this folder's experts, which are then read from there, each against its
+    checksum. dtype: None as in the config. attention: an attn_implementation of transformers.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
-    UnsupportedModel, and InputError where not even one expert fits in ram_bytes.
+    UnsupportedModel, PackError, and InputError where not even one expert fits in ram_bytes.
     """
     with ExitStack() as undo:
-        plan = plan_of(Path(path), dtype, torch.device(device), formats)
+        plan = plan_of(Path(path), dtype, torch.device(device), formats, None if pack is None else Path(pack))
         made = _source(source, plan.index, n_threads, piece_bytes)
         undo.callback(made.close)
-        arena = _arena(plan, ram_bytes - made.buffer_bytes)
+        arena = _arena(plan, ram_bytes, made.buffer_bytes)
         undo.callback(arena.close)
         network = load_network(plan, attention)
         stream = ExpertStream(plan.index, made, arena, _stage(plan, arena), fitted(network, plan))
         plug_in(network, [module.name for module in plan.modules], stream)
         tokenizer = load_tokenizer(plan.folder) if has_tokenizer(plan.folder) else None
         undo.pop_all()
-    return StreamedModel(network, tokenizer, plan.index, stream)
+    return StreamedModel(network, tokenizer, plan.index, stream, PassClock(network))
 
 
 def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_bytes: int) -> Source:
@@ -126,14 +132,15 @@ def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_by
         raise
 
 
-def _arena(plan: Plan, budget_bytes: int) -> RowArena:
+def _arena(plan: Plan, ram_bytes: int, buffer_bytes: int) -> RowArena:
     index = plan.index
     n_experts = sum(layer.n_experts for layer in index.layers)
-    n_rows = min(n_experts, budget_bytes // index.row_bytes)
+    n_rows = min(n_experts, (ram_bytes - buffer_bytes) // index.row_bytes)
     if n_rows < 1:
-        least = index.row_bytes
-        raise InputError("ram_bytes", f"{budget_bytes} after buffers", f"one expert takes {least}: give more")
-    lap = len(index.layers) * _experts_per_token(plan.config, index)
+        least = index.row_bytes + buffer_bytes
+        allowed = f"one expert and the buffers of reading take {least} bytes: {least / 1e9:.2g} GB or more are needed"
+        raise InputError("ram_bytes", ram_bytes, allowed)
+    lap = len(index.layers) * experts_per_token(plan.config, index)
 
     def rule(n_kept: int) -> Eviction:
         if n_kept >= min(lap, n_experts):
@@ -161,7 +168,7 @@ def _stage(plan: Plan, arena: RowArena) -> Stage:
     return DeviceStage(plan.index, arena, CudaQueue(plan.device), N_DEVICE_BUFFERS)
 
 
-def _experts_per_token(config: Any, index: ExpertIndex) -> int:
+def experts_per_token(config: Any, index: ExpertIndex) -> int:
     """How many experts of a layer a token chooses; all of them where the config does not say."""
     for name in ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k"):
         value = getattr(config, name, None)

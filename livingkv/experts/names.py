@@ -7,11 +7,12 @@ understood where it is stacking them and joining pieces along their first dimens
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from livingkv.errors import UnsupportedModel
 from livingkv.experts.keys import PartName
+from livingkv.experts.quantization import StoredAs
 from livingkv.experts.skeleton import ExpertModule
 
 _OF_ONE_EXPERT = re.compile(r"(\.experts\.)(\d+)(\.)")
@@ -25,11 +26,11 @@ class ExpertTensor(NamedTuple):
     part: PartName
 
 
-def expert_tensors(names: Iterable[str], network: Any, modules: list[ExpertModule]) -> dict[str, ExpertTensor]:
+def expert_tensors(names: Mapping[str, StoredAs], network: Any, modules: list[ExpertModule]) -> dict[str, ExpertTensor]:
     """Those of the names that belong to experts of the network. Raises UnsupportedModel for joins not understood."""
     renaming = _Renaming(network, modules)
     found = {}
-    for name in names:
+    for on_disk, (name, role) in names.items():
         single = _OF_ONE_EXPERT.search(name)
         # transformers renames all experts of a layer alike, so one of them is asked for all
         template = _OF_ONE_EXPERT.sub(r"\g<1>0\g<3>", name, count=1) if single else name
@@ -38,7 +39,7 @@ def expert_tensors(names: Iterable[str], network: Any, modules: list[ExpertModul
             layer, part, is_stacked = place
             if is_stacked != (single is not None):
                 raise UnsupportedModel(f"{name}: experts stored like this are not understood")
-            found[name] = ExpertTensor(layer, int(single[2]) if single else None, part)
+            found[on_disk] = ExpertTensor(layer, int(single[2]) if single else None, part._replace(role=role))
     return found
 
 

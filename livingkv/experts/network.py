@@ -8,11 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from livingkv.errors import LivingKVError, ModelDamaged, ModelError
+from livingkv.experts.coded_format import CodedFormat
+from livingkv.experts.codings import CODINGS
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format
-from livingkv.experts.lazy_weights import LazyTensor, lazy_weights
+from livingkv.experts.keys import ExpertKey
+from livingkv.experts.lazy_weights import LazyMatrix, LazyTensor, lazy_weights
+from livingkv.experts.one_expert import slot_tensors
 from livingkv.experts.plan import Plan
 from livingkv.experts.plugging import NAME, register, without_experts
 from livingkv.model_loading import first_line, quiet
@@ -25,9 +30,10 @@ def load_network(plan: Plan, attention: str | None) -> Any:
 
     Raises ModelDamaged where weights are missing or misshapen, ExpertReadError where they cannot be read.
     """
-    files = CheckpointFiles(plan.index.checkpoint, direct=False)
+    files = CheckpointFiles(plan.checkpoint, direct=False)
     try:
-        network, info = _from_pretrained(plan, lazy_weights(plan.index.checkpoint, files, plan.tensors), attention)
+        weights = lazy_weights(plan.checkpoint, files, plan.rest, CODINGS)
+        network, info = _from_pretrained(plan, weights, attention)
     except LivingKVError:
         raise
     except torch.cuda.OutOfMemoryError as error:
@@ -43,7 +49,9 @@ def load_network(plan: Plan, attention: str | None) -> Any:
     return network.requires_grad_(False)
 
 
-def _from_pretrained(plan: Plan, weights: dict[str, LazyTensor], attention: str | None) -> tuple[Any, dict[str, Any]]:
+def _from_pretrained(
+    plan: Plan, weights: dict[str, LazyTensor | LazyMatrix], attention: str | None
+) -> tuple[Any, dict[str, Any]]:
     from transformers import GenerationConfig
 
     register()
@@ -66,14 +74,28 @@ def _from_pretrained(plan: Plan, weights: dict[str, LazyTensor], attention: str 
 
 
 def fitted(network: Any, plan: Plan) -> tuple[Format, ...]:
-    """Every layer's format for its experts module; layers of one kind share it. Raises UnsupportedModel."""
+    """Every layer's format for its experts module; layers of one kind share it. Raises UnsupportedModel.
+
+    Of each kind that is stored as codes, an expert is read: faster ways to decode it are compared on it.
+    """
     known: dict[tuple[object, ...], Format] = {}
     found = []
-    for module, form in zip(plan.modules, plan.formats, strict=True):
+    for layer, (module, form) in enumerate(zip(plan.modules, plan.formats, strict=True)):
         live = network.get_submodule(module.name)
-        kind = (type(live), form, tuple(sorted(module.parameters.items())))
+        kind = (type(live), form, plan.index.layers[layer].parts, tuple(sorted(module.parameters.items())))
         if kind not in known:
             with torch.no_grad():
-                known[kind] = form.fitted(live, module.parameters, plan.device)
+                fit = form.fitted(live, module.parameters, plan.device)
+                if isinstance(fit, CodedFormat):
+                    fit = fit.accelerated(_sample(plan, ExpertKey(layer, 0)))
+                known[kind] = fit
         found.append(known[kind])
     return tuple(found)
+
+
+def _sample(plan: Plan, key: ExpertKey) -> dict[str, Tensor]:
+    files = CheckpointFiles(plan.index.checkpoint, direct=False)
+    try:
+        return {name: part.to(plan.device) for name, part in slot_tensors(plan.index, key, files).items()}
+    finally:
+        files.close()

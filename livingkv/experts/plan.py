@@ -5,6 +5,7 @@ Knows folders and headers; refuses to know RAM and reads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,24 @@ from typing import Any
 import torch
 
 from livingkv.errors import InputError, UnsupportedModel
-from livingkv.experts.checkpoint import read_checkpoint
+from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
 from livingkv.experts.formats import Format, format_of
 from livingkv.experts.index import ExpertIndex, build_index
-from livingkv.experts.names import ExpertTensor, expert_tensors
+from livingkv.experts.names import expert_tensors
+from livingkv.experts.pack_index import open_pack
+from livingkv.experts.quantization import PLAIN, StoredAs, scheme_of
 from livingkv.experts.skeleton import ExpertModule, causal_class, expert_modules, skeleton
 from livingkv.model_loading import read_config
+
+LOG = logging.getLogger("livingkv.experts")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a folder is going to be loaded. tensors: those that are experts'. formats: one for each layer."""
+    """How a folder is going to be loaded.
+
+    index: over the folder, or over a pack of its experts. rest: tensors that are not experts'. formats: of each layer.
+    """
 
     folder: Path
     found: type
@@ -31,27 +39,55 @@ class Plan:
     dtype: torch.dtype
     device: torch.device
     modules: list[ExpertModule]
-    tensors: Mapping[str, ExpertTensor]
+    checkpoint: Checkpoint
+    rest: Mapping[str, StoredAs]
     index: ExpertIndex
     formats: tuple[Format, ...]
 
 
-def plan_of(folder: Path, dtype: torch.dtype | None, device: torch.device, formats: tuple[Format, ...]) -> Plan:
-    """Read config and headers of a folder. dtype: None as in the config.
+def plan_of(
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    formats: tuple[Format, ...],
+    pack: Path | None = None,
+) -> Plan:
+    """Read config and headers of a folder, and the manifest of a pack of its experts. dtype: None as in the config.
 
-    Raises ModelNotFound, ModelDamaged, and UnsupportedModel where experts or their format are not understood.
+    Raises ModelNotFound, ModelDamaged, UnsupportedModel where experts or their format are not understood, PackError.
     """
     if device.type not in ("cpu", "cuda"):
         raise InputError("device", device, "cpu and cuda are allowed")
     outer = read_config(folder)
-    if getattr(outer, "quantization_config", None) is not None:
-        raise UnsupportedModel(f"{folder}: its weights are quantized, and streaming knows none of that yet")
+    try:
+        scheme = scheme_of(_taken(outer))
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{folder}: its weights are quantized: {error}") from error
     found, config = causal_class(outer)
     checkpoint = read_checkpoint(folder)
+    names = scheme.sorted(checkpoint.tensors)
     dtype = dtype or config.dtype or outer.dtype or torch.get_default_dtype()
     bare = skeleton(found, config, dtype)
     modules = expert_modules(bare)
-    tensors = expert_tensors(checkpoint.tensors, bare, modules)
+    tensors = expert_tensors(names, bare, modules)
     index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
+    if pack is not None:
+        index = open_pack(pack, index, for_device=device.type != "cpu")
+    elif LOG.isEnabledFor(logging.INFO) and (report := index.report()).pack_pays:
+        LOG.info("%s: an expert is %.1f reads; in a pack it would be one", folder, report.reads_per_expert)
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
-    return Plan(folder, found, config, dtype, device, modules, tensors, index, forms)
+    rest = {name: stored for name, stored in names.items() if name not in tensors}
+    for name in rest if scheme is not PLAIN else ():
+        if not rest[name].role and checkpoint.tensors[name].tensor.dtype.startswith("F8"):
+            raise UnsupportedModel(f"{folder}: {name} is stored as {scheme.name} without scales")
+    return Plan(folder, found, config, dtype, device, modules, checkpoint, rest, index, forms)
+
+
+def _taken(outer: Any) -> Any:
+    """A config's quantization_config, which it then has no more: the network is one of plain numbers."""
+    settings = None
+    for config in (outer, outer.get_text_config()):
+        if getattr(config, "quantization_config", None) is not None:
+            settings = settings or config.quantization_config
+            del config.quantization_config
+    return settings

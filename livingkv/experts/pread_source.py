@@ -30,8 +30,8 @@ PIECE_BYTES = 1 << 20
 class _Read:
     """One expert on its way. The pieces share it; whoever finishes the last of them completes the future."""
 
-    def __init__(self, row: memoryview, n_pieces: int) -> None:
-        self.row = row
+    def __init__(self, key: ExpertKey, row: memoryview, n_pieces: int) -> None:
+        self.key, self.row = key, row
         self.future: Future[None] = Future()
         self.error: Exception | None = None
         self.n_left = n_pieces
@@ -83,7 +83,7 @@ class PreadSource:
             for run in runs
             for lo in range(run.block_lo, run.block_hi, self._piece_bytes)
         ]
-        read = _Read(row, len(spans))
+        read = _Read(key, row, len(spans))
         with self._changed:
             if self._closed:
                 path = str(self._index.checkpoint.files[runs[0].file].path)
@@ -132,10 +132,20 @@ class PreadSource:
             self._counts = SourceCounts(
                 old.n_experts + is_last, old.n_reads + 1, old.n_bytes + n_bytes, old.seconds + seconds
             )
-        if is_last and read.error is not None:
-            read.future.set_exception(read.error)
-        elif is_last:
+        if is_last:
+            self._complete(read)
+
+    def _complete(self, read: _Read) -> None:
+        error = read.error
+        if error is None:
+            try:
+                self._index.verify(read.key, read.row)
+            except Exception as damage:  # the edge of the thread, as above
+                error = damage
+        if error is None:
             read.future.set_result(None)
+        else:
+            read.future.set_exception(error)
 
     def _fill(self, piece: _Piece, buffer: memoryview) -> None:
         read, run, lo, hi = piece

@@ -13,6 +13,8 @@ import torch
 from livingkv.errors import UnsupportedModel
 from livingkv.model_loading import first_line, quiet
 
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -79,6 +81,12 @@ def expert_modules(network: Any) -> list[ExpertModule]:
         if is_experts(module)
     ]
     if not found:
-        kind = type(network).__name__
-        raise UnsupportedModel(f"{kind}: it has no experts that transformers' experts interface computes")
+        raise UnsupportedModel(f"{type(network).__name__}: {_why_none(network.config)}")
     return found
+
+
+def _why_none(config: Any) -> str:
+    """Why a network has no experts that could be streamed."""
+    if any(getattr(config, name, None) for name in _EXPERT_COUNTS):
+        return "it has experts, but none that transformers' experts interface computes: it cannot be streamed"
+    return "it has no experts, so that it is no mixture of them: load it without streaming"

@@ -1,11 +1,13 @@
 """Requests that are sent twice: what the first was answered is the answer to the second, and it is done once.
 
-Knows keys, digests of bodies and finished answers, in memory, for a day; knows no route. On the event loop only.
+Knows keys, digests of bodies and finished answers, in memory, for a day; knows no route. On the event loop only, but
+for what says otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import OrderedDict
@@ -33,13 +35,24 @@ class _Asked(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _First:
-    """The first request: its body, and its answer, which may be on its way."""
+    """The first request: its body, and its answer, which may be on its way. unquoted: makes of the answer what may be
+    told once something was forgotten."""
 
     digest: bytes
     answer: asyncio.Future[Response]
     began_s: float
+    unquoted: Callable[[Response], Response] | None
+    is_outdated: bool = False
+
+    def let_go_quotes(self) -> None:
+        """Keep of the answer only what may still be told; where it is on its way, once it is there."""
+        self.is_outdated = True
+        if self.unquoted is None or not self.answer.done() or self.answer.cancelled() or self.answer.exception():
+            return
+        kept, self.answer = self.unquoted(self.answer.result()), asyncio.get_running_loop().create_future()
+        self.answer.set_result(kept)
 
 
 class Idempotency:
@@ -50,6 +63,7 @@ class Idempotency:
         self._most = most
         self._now = now
         self._known: OrderedDict[_Asked, _First] = OrderedDict()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def once(
         self,
@@ -59,9 +73,11 @@ class Idempotency:
         make: Callable[[], Awaitable[Response]],
         *,
         body_digest: bytes | None = None,
+        unquoted: Callable[[Response], Response] | None = None,
     ) -> Response:
         """What `make` answers; with an Idempotency-Key, what it answered first. body_digest: where the body was read as
-        a stream; else it is that of the request's body.
+        a stream; else it is that of the request's body. unquoted: what is left of an answer that quotes what is stored,
+        once something was forgotten.
 
         With a key `make` goes on to its end though the client goes away: it will ask again. Raises ApiError where the
         key came with another body before, or cannot be one; and what `make` raises.
@@ -81,14 +97,29 @@ class Idempotency:
             raise ApiError(409, told, code="idempotency_key_reused")
         if first is None:
             self._make_room()
-            first = _First(digest, asyncio.ensure_future(make()), self._now())
+            self._loop = asyncio.get_running_loop()
+            first = _First(digest, asyncio.ensure_future(make()), self._now(), unquoted)
             first.answer.add_done_callback(lambda answer: self._note(asked, answer))
             self._known[asked] = first
         return await asyncio.shield(first.answer)
 
+    def forgotten(self, tenant: str) -> None:
+        """Something of the tenant was forgotten: kept answers quote nothing any more, before whoever forgot it is
+        answered. From any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is answered any more
+                self._loop.call_soon_threadsafe(self._let_go_quotes, tenant)
+
+    def _let_go_quotes(self, tenant: str) -> None:
+        for asked, first in self._known.items():
+            if asked.tenant == tenant:
+                first.let_go_quotes()
+
     def _note(self, asked: _Asked, answer: asyncio.Future[Response]) -> None:
         if answer.cancelled() or answer.exception() is not None:
             self._known.pop(asked, None)
+        elif (first := self._known.get(asked)) is not None and first.is_outdated:
+            first.let_go_quotes()
 
     def _let_go_old(self) -> None:
         """Forget what is older than a day; not what is still on its way."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from livingkv.errors import RecordDamaged, StoreError
+from livingkv.errors import RecordDamaged, StoreError, StoreLocked
 from livingkv.results import Ingested
 from livingkv.server.api_errors import ApiError
 from livingkv.server.job_files import WORK, Accepted, JobFiles, digest_of
 from livingkv.server.job_results import Result, ingested_json
-from livingkv.server.jobs import Job, Jobs, Kind, Work, new_job_id
+from livingkv.server.jobs import Job, Jobs, Kind, NotYet, Work, new_job_id
 from livingkv.server.keys import TENANT
 from livingkv.server.limits import TurnLimits
 from livingkv.server.owners import user_of
@@ -29,6 +29,8 @@ from livingkv.server.transfers import clear
 LOG = logging.getLogger("livingkv.server")
 Verb = Callable[[Tenant, Callable[[int, int], None]], Result]
 """A call that changes a store, with what it tells its progress to."""
+_LOCKED_S, _STEP_S = 1.0, 0.005
+"""How long an ingest waits before it looks again whether its store can be opened, and how much of that in one step."""
 
 
 class Enter(Protocol):
@@ -168,7 +170,7 @@ class _Ingesting:
         """Read the text, some of it at a time, each piece durable; closed early, the next call goes on from there."""
         session = self.accepted.session
         with ExitStack() as undo:
-            tenant = yield from self.enter(self.tenant, undo)
+            tenant = yield from self._entered(undo)
             while session in tenant.busy:
                 yield from tenant.gate.step_out()
                 yield
@@ -184,6 +186,20 @@ class _Ingesting:
             if not done.skipped:
                 tenant.home.watch.ingested(done.n_tokens)
         job.result = ingested_json(done)
+
+    def _entered(self, undo: ExitStack) -> Generator[None, None, Tenant]:
+        """The tenant's open parts. Raises NotYet where its store cannot be opened: the text was accepted, and waits."""
+        try:
+            return (yield from self.enter(self.tenant, undo))
+        except StoreLocked as error:
+            until = time.monotonic() + _LOCKED_S
+            while time.monotonic() < until:
+                time.sleep(_STEP_S)
+                yield
+            raise NotYet(is_soon=True) from error
+        except StoreError as error:
+            LOG.error("ingests of tenant %s wait for the next start: %s", self.tenant, type(error).__name__)
+            raise NotYet(is_soon=False) from error
 
     def _opened(self, tenant: Tenant) -> tuple[str, bytes]:
         """Source and text. Raises RecordDamaged, KeyMissing or SessionNotFound."""

@@ -67,6 +67,15 @@ class Work:
     ended: Callable[[Job], None]
 
 
+class NotYet(Exception):
+    """Raised by a job that cannot begin and keeps its place. is_soon: it is tried again behind other tenants' jobs,
+    else with the next job of its tenant."""
+
+    def __init__(self, *, is_soon: bool) -> None:
+        super().__init__("the job waits")
+        self.is_soon = is_soon
+
+
 @dataclass(slots=True)
 class _Tenant:
     jobs: OrderedDict[str, Job] = field(default_factory=OrderedDict)
@@ -153,12 +162,26 @@ class Jobs:
                         state = "done"
                         break
                     yield
+        except NotYet as error:
+            if self._put_back(tenant, own, work, is_soon=error.is_soon):
+                return
         except Exception as error:  # the edge of a job: told to whoever asks for it, and recorded
             state, job.error = "failed", self._error(error)
         self._end(own, work, state)
         with self._lock:
             own.is_running = False
             self._go_on(tenant, own)
+
+    def _put_back(self, tenant: str, own: _Tenant, work: Work, *, is_soon: bool) -> bool:
+        """Have a job wait in its place again; False where it was cancelled meanwhile."""
+        with self._lock:
+            if work.job.is_cancelled:
+                return False
+            work.job.state, own.is_running = "queued", False
+            own.waiting.appendleft(work)
+            if is_soon:
+                self._go_on(tenant, own)
+        return True
 
     def _end(self, own: _Tenant, work: Work, state: State) -> None:
         """Blocks while what the job held is cleared away."""

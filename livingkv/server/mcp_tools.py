@@ -91,8 +91,7 @@ async def _sessions(asked: Asked, given: schemas.SessionsArguments) -> dict[str,
 
 
 async def _stats(asked: Asked, _: schemas.StatsArguments) -> dict[str, Any]:
-    model = asked.service.model_name
-    return {"stats": await asked.of(lambda memory: memory.stats(model, __version__))}
+    return {"stats": await asked.of(lambda memory: memory.stats(__version__))}
 
 
 TOOLS: tuple[Tool[Any], ...] = (

@@ -5,6 +5,7 @@ Knows bodies, queries and answers; what is done is remembering.py's and unlearni
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Any, TypeVar
 
@@ -83,7 +84,14 @@ def _add_turns(router: APIRouter, service: Service) -> None:
             made = service.call(tenant, _for(service, owner, lambda memory: memory.turn(body)))
             return JSONResponse(await (made if HEADER in request.headers else while_there(request, made)))
 
-        return await service.once.once(request, tenant, owner.user or "", make)
+        return await service.once.once(request, tenant, owner.user or "", make, unquoted=_unquoted)
+
+
+def _unquoted(answer: Response) -> Response:
+    """What may be told again of a turn once something was forgotten: what it stored, not what it recalled."""
+    nothing: Json = {"recalled": [], "answer": None, "confident": False, "confidence": 0.0, "mode": None}
+    told = {**json.loads(bytes(answer.body)), **nothing, "reason": "something was forgotten since"}
+    return JSONResponse(told)
 
 
 def _add_questions(router: APIRouter, service: Service) -> None:
@@ -189,8 +197,7 @@ def _add_forgetting(router: APIRouter, service: Service) -> None:
 def _add_stats(router: APIRouter, service: Service) -> None:
     @router.get("/stats")
     async def stats(request: Request) -> dict[str, Any]:
-        model = service.model_name
-        return await _call(service, request, "read", None, lambda memory: memory.stats(model, __version__))
+        return await _call(service, request, "read", None, lambda memory: memory.stats(__version__))
 
 
 def _id_of(given: str) -> int:

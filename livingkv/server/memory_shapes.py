@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from livingkv.models import LoadedModel
 from livingkv.results import Answer, Evidence, Forgotten, Hit, Stats, StoredSentence, TierStats
 from livingkv.server.job_results import receipt_json
 from livingkv.server.owners import session_of, user_of
@@ -98,7 +99,9 @@ def shown_counts(receipt: Forgotten) -> Json:
     return {"counts": shown["counts"], "bytes": {"text": shown["bytes"]["text"]}}
 
 
-def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int, model: str, version: str) -> Json:
+def shown_stats(
+    stats: Stats | None, tiers: TierStats | None, device_bytes: int, model: LoadedModel, version: str
+) -> Json:
     """A store's counts and bytes; None where nothing was ever stored. tiers: since the service opened it; None where
     no page was asked for yet."""
     return {
@@ -115,7 +118,8 @@ def shown_stats(stats: Stats | None, tiers: TierStats | None, device_bytes: int,
         "codec": None if stats is None else stats.codec,
         "tiers": None if tiers is None else asdict(tiers),
         "device_bytes": device_bytes,
-        "model": model,
+        "model": model.name,
+        "backend": "whole" if model.experts is None else "experts",
         "version": version,
     }
 

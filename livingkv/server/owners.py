@@ -12,10 +12,8 @@ from starlette.datastructures import Headers
 from livingkv.errors import InputError
 from livingkv.server.guard import Caller
 from livingkv.server.request_headers import USER_HEADER, name_in
-from livingkv.server.whose import check_name
+from livingkv.server.whose import EVERYBODY, check_name
 from livingkv.store import check_session_name
-
-EVERYBODY = "*"
 
 
 @dataclass(frozen=True, slots=True)

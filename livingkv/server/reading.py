@@ -25,7 +25,7 @@ class Reading:
     def __init__(self, engine: Engine, settings: Settings, counters: Counters) -> None:
         self.n_prefilled = 0
         self._engine = engine
-        self._block_tokens = settings.pass_tokens(settings.conversation, on_gpu=engine.model.device.type == "cuda")
+        self._block_tokens = engine.pass_tokens(settings, settings.conversation)
         self._counters = counters
 
     def read(self, token_ids: TokenIds, state: AttentionState) -> Generator[None, None, Tensor]:

@@ -170,11 +170,11 @@ class Remembering:
             raise no_such_sentence()
         return name
 
-    def stats(self, model: str, version: str) -> Json:
+    def stats(self, version: str) -> Json:
         """Counts and bytes of the tenant's store, and what its tiers did."""
         home = self.tenant.home
         stored = self.tenant.memory.stats() if home.has_store else None
-        return shown_stats(stored, home.tier_totals(), home.device_bytes, model, version)
+        return shown_stats(stored, home.tier_totals(), home.device_bytes, home.engine().model, version)
 
     def _is_empty(self, scope: Scope) -> bool:
         """True where there is no store yet. Raises SessionNotFound where a session of it is named."""

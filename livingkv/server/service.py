@@ -28,6 +28,7 @@ from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedded, Embedding
 from livingkv.server.events import Done, Emit, Event, Failed, FirstText, Wrote
+from livingkv.server.experts_census import ExpertsCensus, Streaming, streaming_of
 from livingkv.server.idempotency import Idempotency
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.job_work import JobWork
@@ -41,10 +42,15 @@ from livingkv.server.token_texts import TokenTexts
 from livingkv.server.turn import Turn
 from livingkv.server.turn_request import TurnRequest
 from livingkv.settings import DEFAULT_CODEC
+from livingkv.store.disk import errors_named
+from livingkv.store.writer_lock import WriterLock
 
 LOG = logging.getLogger("livingkv.server")
 Work = Callable[[Emit], Iterator[None]]
 T = TypeVar("T")
+_LOCK = ".lock"
+"""In the folder of the stores, where no tenant has such a name: one service at a time, for it removes and reads again
+what another may have on its way."""
 _CENSUS_S = 0.05
 """How long a scrape waits for what is held to be counted anew."""
 
@@ -61,7 +67,7 @@ class _Parts:
 
     def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
         self.model = model
-        self.settings = cancellable_settings(options.settings, model.device)
+        self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
@@ -89,8 +95,11 @@ class Service:
         self.started_s = int(time.time())
         self._model = model
         self._parts: _Parts | None = None
+        self._streaming: Streaming | None = None
+        self._lock: WriterLock | None = None
         self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
         self.counters.registry.register(self._census)
+        self.counters.registry.register(ExpertsCensus(lambda: self._streaming))
         self.counters.ready.set_function(lambda: self.phase is Phase.READY)
         self.once = Idempotency()
         self.work = JobWork(
@@ -148,10 +157,13 @@ class Service:
         return self.counters.exposition()
 
     def _prepare(self) -> None:
-        self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with errors_named(self.options.folder):
+            self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = WriterLock(self.options.folder, _LOCK)
         model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
         parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
+        self._streaming = None if model.experts is None else streaming_of(model.experts)
         for problem in parts.tenants.misfits():
             LOG.error("requests to a store will be refused: %s", problem)
         self._parts = parts
@@ -161,8 +173,13 @@ class Service:
             self._parts.tenants.let_go()
 
     def _finish(self) -> None:
-        if self._parts is not None:
-            self._parts.tenants.close()
+        with contextlib.ExitStack() as closing:
+            if self._lock is not None:
+                closing.callback(self._lock.release)
+            if self._parts is not None:
+                if not isinstance(self._model, LoadedModel):
+                    closing.callback(self._parts.model.close)
+                self._parts.tenants.close()
 
     def _ready(self) -> _Parts:
         if self._parts is None:
@@ -240,13 +257,14 @@ class Service:
 
     def enter(self, tenant: str, undo: contextlib.ExitStack, *, alone: bool = False) -> Generator[None, None, Tenant]:
         """The tenant's open parts, once one may come in; out again when `undo` is unwound. Whoever was alone may have
-        changed which conversations there are. On the inference thread."""
+        changed which conversations there are, and forgotten what kept answers quote. On the inference thread."""
         tenants = self._ready().tenants
         tenants.let_go_others(tenant)
         one = tenants.open_one(tenant)
         yield from one.gate.enter(undo, alone=alone)
         if alone:
             undo.callback(one.renew_conversations)
+            undo.callback(self.once.forgotten, tenant)
         return one
 
     def _in_background(self, make: Callable[[], Iterator[None]]) -> None:

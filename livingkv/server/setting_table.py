@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Literal
 
 from livingkv.server.options import ServerOptions
-from livingkv.server.setting_kinds import LIMIT, PATH, SECONDS, SIZE, SWITCH, TEXT, TEXTS, WHOLE, Kind, one_of
+from livingkv.server.setting_kinds import LIMIT, NUMBER, PATH, SECONDS, SIZE, SWITCH, TEXT, TEXTS, WHOLE, Kind, one_of
 from livingkv.settings import Settings
 
 PREFIX = "LIVINGKV_SERVE_"
@@ -76,6 +76,8 @@ _SERVICE = (
 _MODEL = (
     ("model", "--model", TEXT, "", "A folder, GGUF file, hub id or short name; left out: the default model."),
     ("weights", "--weights", one_of("bf16", "fp32", "8bit", "4bit"), "", "How weights are loaded; left out: bf16."),
+    ("backend", "--backend", one_of("whole", "experts"), "", "experts: read from the model's files; left out: whole."),
+    ("ram_gb", "--ram-gb", NUMBER, "10^9 bytes", "Experts may take this much memory; it goes with backend experts."),
     ("dual_chunk", "--dual-chunk", SWITCH, "", "The model's dual-chunk positions, or none; left out: as it has them."),
 )
 _MEMORY = (

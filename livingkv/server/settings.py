@@ -17,9 +17,10 @@ _CPU_COMMIT = 512
 """Between two commits of an ingest: what one that is given up or killed loses, some seconds on such a CPU."""
 
 
-def cancellable_settings(settings: Settings, device: torch.device) -> Settings:
-    """The same for a model on that device: off a GPU, blocks that nobody chose are small."""
-    if device.type == "cuda":
+def cancellable_settings(settings: Settings, device: torch.device, *, streamed: bool = False) -> Settings:
+    """The same for a model on that device: off a GPU, blocks that nobody chose are small. Not where experts are
+    streamed: a small block would read as many of them from disk as a large one."""
+    if device.type == "cuda" or streamed:
         return settings
     settings = replace(settings, commit_tokens=min(settings.commit_tokens, _CPU_COMMIT))
     return settings if settings.block_tokens is not None else replace(settings, block_tokens=_CPU_BLOCK)

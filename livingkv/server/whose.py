@@ -15,6 +15,7 @@ from livingkv.server.request_headers import CHAT_HEADER, SESSION_HEADER, USER_HE
 from livingkv.server.schemas import ChatBody
 from livingkv.store import check_session_name
 
+EVERYBODY = "*"
 _SIDE_TASK = "### Task:"
 _SIDE_SIGNS = ("<chat_history>", "### Guidelines:", "### Output:")
 
@@ -62,5 +63,7 @@ def is_side_task(body: ChatBody) -> bool:
 def check_name(field: str, value: str) -> None:
     """Raise InputError unless it may name a user, or a session within a user's."""
     check_session_name(value)
+    if field == "user" and value == EVERYBODY:
+        raise InputError(field, repr(value), "one user is allowed here")
     if "/" in value:
         raise InputError(field, repr(value), "names without a slash are allowed")

@@ -23,13 +23,14 @@ LOCK = "lock"
 
 
 class WriterLock:
-    """The writer's lock on the store at `root`, held from creation to `release`.
+    """The writer's lock on the store at `root`, or by another file's name on another folder, held from creation to
+    `release`.
 
     Raises StoreLocked, naming the holder, also if this very process holds it; StoreFull, StoreUnwritable or StoreError.
     """
 
-    def __init__(self, root: Path) -> None:
-        path = root / LOCK
+    def __init__(self, root: Path, name: str = LOCK) -> None:
+        path = root / name
         with errors_named(path), ExitStack() as stack:
             descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, descriptor)

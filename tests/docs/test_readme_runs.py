@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import runpy
 import shlex
 import sys
 import tomllib
@@ -45,6 +46,10 @@ def test_the_shell_lines_of_the_first_use_run(
 ) -> None:
     n_run = 0
     for words in commands():
+        if words[0] == "python":
+            monkeypatch.setattr(sys, "argv", words[1:])
+            runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+            assert "is in" in capsys.readouterr().out
         if "livingkv" not in words:
             continue
         verb = words.index("livingkv")
@@ -81,7 +86,7 @@ def test_the_other_shell_lines_name_what_exists() -> None:
         elif words[0] == "pip":
             extras = {extra for word in words for extra in re.findall(r"^\.\[(\w+)\]$", word)}
             assert words[1] == "install" and extras <= set(project["optional-dependencies"])
-        else:
+        elif words[0] != "python":
             assert "livingkv" in words, f"no test follows: {words}"
 
 

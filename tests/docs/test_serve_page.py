@@ -9,6 +9,7 @@ from pathlib import Path
 
 from livingkv.server.census import Census
 from livingkv.server.counters import Counters
+from livingkv.server.experts_census import ExpertsCensus
 from livingkv.server.guard import OPEN_PATHS
 from livingkv.server.setting_sources import server_options, settings_in_force
 from livingkv.server.setting_table import CONFIG_VARIABLE, SETTINGS, setting_called
@@ -23,6 +24,7 @@ def exported() -> dict[str, tuple[str, str]]:
     """Every metric: its type and its help."""
     counters = Counters()
     counters.registry.register(Census(Path(), tuple))
+    counters.registry.register(ExpertsCensus(lambda: None))
     return {
         family.name + KINDS.get(family.type, ""): (family.type, family.documentation)
         for family in counters.registry.collect()

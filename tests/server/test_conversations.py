@@ -207,3 +207,8 @@ def test_a_conversation_longer_than_the_window_goes_on_and_tells_what_is_attende
         second = served.chat("Many words are said here. " * 30, said(first), "More.")
         assert cached(second) == first["usage"]["total_tokens"]
         assert second["livingkv"]["attended_tokens"] < 128 + 64 + 64
+
+
+def test_everybody_is_no_user_of_a_conversation(served: Served) -> None:
+    answer = served.post({"messages": talk("hello"), "user": "*", "session": "a"})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "user"

@@ -88,3 +88,31 @@ def test_it_goes_on_though_who_asked_first_is_gone() -> None:
         assert (await once.once(request_of("k"), "t", "", counting(calls))).body == b"1"
 
     asyncio.run(run())
+
+
+def test_what_was_forgotten_is_not_told_again() -> None:
+    async def run() -> None:
+        once, go_on = Idempotency(), asyncio.Event()
+
+        async def slow() -> Response:
+            await go_on.wait()
+            return Response("quoted")
+
+        async def quick() -> Response:
+            return Response("quoted")
+
+        def ask(key: str, tenant: str, make: Callable[[], Awaitable[Response]]) -> Awaitable[Response]:
+            return once.once(request_of(key), tenant, "", make, unquoted=lambda answer: Response("left"))
+
+        for tenant in ("t", "s"):
+            assert (await ask("k", tenant, quick)).body == b"quoted"
+        under_way = asyncio.ensure_future(ask("l", "t", slow))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(once.forgotten, "t")
+        await asyncio.sleep(0)
+        go_on.set()
+        assert (await under_way).body == b"quoted"  # who waited from the start
+        assert (await ask("k", "t", quick)).body == (await ask("l", "t", slow)).body == b"left"
+        assert (await ask("k", "s", quick)).body == b"quoted"
+
+    asyncio.run(run())

@@ -9,9 +9,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from livingkv.errors import StoreLocked
 from livingkv.memory import Memory
+from livingkv.server.inference_thread import Phase
 from livingkv.server.job_files import WORK, Accepted, JobFiles, digest_of
-from tests.server.serving import Json, serving, slowly, wait_until
+from livingkv.server.options import ServerOptions
+from livingkv.server.service import Service
+from livingkv.store.writer_lock import WriterLock
+from tests import tiny
+from tests.server.serving import Json, serving, slowly, tiny_model, wait_until
 from tests.server.serving_process import process
 from tests.server.test_jobs import BOOK, SMALL, ended, ingested, job_of, left_of_texts
 from tests.server.test_sessions import made, shown
@@ -135,3 +141,49 @@ def awaited(client: httpx.Client, job_id: str, *, more_than: int) -> Json:
         if found["done"] > more_than or found["ended_s"] is not None:
             return found
         time.sleep(0.2)
+
+
+def test_an_accepted_text_waits_for_a_store_that_another_process_writes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(monkeypatch, 0.02)
+    with serving(tmp_path / "stores", settings=SMALL) as served:
+        job = ingested(served, BOOK * 40, session="a")
+        wait_until(lambda: job_of(served, job["id"])["done"] > 0)
+    monkeypatch.undo()
+    lock = WriterLock(tmp_path / "stores" / "default")
+    with serving(tmp_path / "stores", settings=SMALL) as served:
+        time.sleep(0.5)
+        assert job_of(served, job["id"])["state"] in ("queued", "running") and len(left_of_texts(served)) == 2
+        lock.release()
+        assert ended(served, job)["state"] == "done"
+        assert served.stored("a").decode() == BOOK * 40 and left_of_texts(served) == []
+
+
+def test_an_accepted_text_outlives_a_start_with_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowly(monkeypatch, 0.02)
+    with serving(tmp_path / "stores", settings=SMALL) as served:
+        jobs = [ingested(served, BOOK * 40, session=name) for name in ("a", "b")]
+        wait_until(lambda: job_of(served, jobs[0]["id"])["done"] > 0)
+    monkeypatch.undo()
+    with serving(tmp_path / "stores", tiny.tiny_model("llama"), settings=SMALL) as served:
+        wait_until(lambda: served.count("background") == 0)
+        assert [job_of(served, job["id"])["state"] for job in jobs] == ["queued", "queued"]
+        assert len(left_of_texts(served)) == 4
+        cancelled = served.client.delete(f"/v1/jobs/{jobs[1]['id']}").json()
+        assert cancelled["state"] == "cancelled" and len(left_of_texts(served)) == 2
+    with serving(tmp_path / "stores", settings=SMALL) as served:
+        assert ended(served, jobs[0])["state"] == "done"
+
+
+def test_a_second_service_on_the_folder_ends_and_leaves_the_first_its_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(monkeypatch, 0.02)
+    with serving(tmp_path / "stores", settings=SMALL) as served:
+        job = ingested(served, BOOK * 10, session="a")
+        second = Service(ServerOptions(tmp_path / "stores"), tiny_model())
+        second.start()
+        wait_until(lambda: second.phase is Phase.FAILED)
+        assert isinstance(second.error, StoreLocked) and second.stop(5)
+        assert ended(served, job)["state"] == "done"

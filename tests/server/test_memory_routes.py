@@ -468,3 +468,14 @@ def test_no_body_is_a_fault(served: Served, path: str, over: bool, body: Json) -
     assert answer.status_code == 200 or 400 <= answer.status_code < 500, (sent, answer.text)
     if answer.status_code != 200:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_turn_that_is_sent_again_quotes_nothing_that_was_forgotten(served: Served) -> None:
+    turn(served, "The vault's number is PERISHED seven.", session="a")
+    body = {"session": "b", "messages": talk("What is the vault's number?"), "user": served.user}
+    first, second = (served.post(body, "/v1/memory/turn", Idempotency_Key="turn-1").json() for _ in range(2))
+    assert first == second and "PERISHED" in str(first["recalled"])
+    post(served, "forget", session="a")
+    again = served.post(body, "/v1/memory/turn", Idempotency_Key="turn-1").json()
+    assert "PERISHED" not in str(again) and again["recalled"] == [] and again["answer"] is None
+    assert again["stored"] == first["stored"]

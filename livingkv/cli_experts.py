@@ -1,0 +1,154 @@
+"""The experts verbs: what streaming a mixture-of-experts model costs, before and after it is tried.
+
+Knows the words of the command line; the work is in experts/. Nothing heavy is imported before a verb needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from livingkv.backend import experts_ram_bytes
+from livingkv.cli_options import Debug, Json
+
+if TYPE_CHECKING:
+    from livingkv.experts.drive_speed import DriveSpeed
+    from livingkv.experts.loading import StreamedModel
+
+experts_app = typer.Typer(help="Mixture-of-experts models larger than memory: index, bench.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The model's folder, with its safetensors.")]
+Ram = Annotated[
+    float | None,
+    typer.Option(
+        "--ram-gb",
+        metavar="N",
+        help="Experts may take this much memory, in 10^9 bytes; left out: half of what is free.",
+        show_default=False,
+    ),
+]
+
+DRIVE_SECONDS = 0.25
+"""For each size and depth of reads."""
+
+
+@experts_app.command("index")
+def show_index(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
+    """Say what streaming a model would cost. Reads headers only.
+
+    \b
+    Examples:
+      livingkv experts index ./Qwen3-30B-A3B
+    """
+    from livingkv.cli_render import print_facts, print_json, size
+    from livingkv.experts.describing import described
+
+    found = described(folder)
+    if as_json:
+        print_json(found)
+        return
+    shown = {}
+    for name, value in found.items():
+        label = name.replace("_", " ").replace("bytes", "size")
+        shown[label] = size(value) if name.endswith("_bytes") else f"{value:.1%}" if name.endswith("_share") else value
+    print_facts(shown)
+
+
+@experts_app.command()
+def bench(
+    folder: Folder,
+    ram_gb: Ram = None,
+    tokens: Annotated[int, typer.Option(min=1, max=1 << 16, metavar="N", help="Tokens to generate.")] = 32,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the drive, then tokens, then what share of the drive's limit they reach.
+
+    First reads of several sizes, several at once, past the page cache: the
+    fastest is the limit. Then tokens are generated with experts streamed from
+    there. Nothing is written.
+
+    \b
+    Examples:
+      livingkv experts bench ./Qwen3-30B-A3B --ram-gb 8
+      livingkv experts bench ./Qwen3-30B-A3B --ram-gb 8 --tokens 128 --json
+    """
+    from livingkv.cli_progress import waiting
+    from livingkv.cli_render import print_json
+
+    with waiting("measuring the drive"):
+        speeds = _drive(folder)
+    with waiting("generating"), _streamed(folder, ram_gb) as model:
+        measured = _tokens(model, tokens, max(speed.bytes_per_s for speed in speeds))
+    found = {"drive": [_row(speed) for speed in speeds], **measured}
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def _drive(folder: Path) -> list[DriveSpeed]:
+    """The drive by size and depth. Raises ExpertReadError where it cannot be measured."""
+    from livingkv.experts.describing import plan_of_folder
+    from livingkv.experts.token_speed import drive_speeds
+
+    return drive_speeds(plan_of_folder(folder).index.checkpoint, seconds_each=DRIVE_SECONDS)
+
+
+def _streamed(folder: Path, ram_gb: float | None) -> StreamedModel:
+    import torch
+
+    from livingkv.experts.loading import load_streamed
+
+    free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    ram_bytes = experts_ram_bytes("experts", ram_gb if ram_gb is not None else free_bytes / 2e9)
+    assert ram_bytes is not None, "the backend is experts"
+    return load_streamed(folder, ram_bytes=ram_bytes, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _tokens(model: StreamedModel, n_tokens: int, bytes_per_s: float) -> dict[str, Any]:
+    """The speed of tokens beside the drive's."""
+    from livingkv.experts.token_speed import eta, token_speed
+
+    speed = token_speed(model, n_tokens)
+    bytes_per_token = speed.n_bytes / speed.n_tokens
+    return {
+        "ram_bytes": model.arena.size_bytes,
+        "tokens": speed.n_tokens,
+        "tokens_per_s": speed.tokens_per_s,
+        "bytes_per_token": bytes_per_token,
+        "hit_rate": speed.hit_rate,
+        "waited_share": speed.waited_s / speed.seconds,
+        "drive_bytes_per_s": bytes_per_s,
+        "limit_tokens_per_s": bytes_per_s / bytes_per_token if bytes_per_token else None,
+        "eta": eta(speed.n_bytes, bytes_per_s, speed.seconds),
+        "prompt_tokens": speed.prompt_tokens,
+        "prompt_s": speed.prompt_s,
+    }
+
+
+def _row(speed: DriveSpeed) -> dict[str, Any]:
+    return {"read_bytes": speed.read_bytes, "depth": speed.depth, "bytes_per_s": speed.bytes_per_s}
+
+
+def _print(found: dict[str, Any]) -> None:
+    from livingkv.cli_render import print_facts, size
+
+    for row in found["drive"]:
+        print(f"{size(row['read_bytes']):>10}, {row['depth']:>2} at once: {row['bytes_per_s'] / 1e9:6.2f} GB/s")
+    limit = found["limit_tokens_per_s"]
+    print_facts(
+        {
+            "RAM for experts": size(found["ram_bytes"]),
+            "prompt": f"{found['prompt_tokens']} tokens in {found['prompt_s']:.2f} s",
+            "generated": f"{found['tokens']} tokens, {found['tokens_per_s']:.2f} a second",
+            "read for each": size(round(found["bytes_per_token"])),
+            "held in RAM": f"{found['hit_rate']:.1%} of the experts that were needed",
+            "waited": f"{found['waited_share']:.1%} of the time",
+            "the drive alone": "nothing was read" if limit is None else f"{limit:.2f} tokens a second",
+            "eta": f"{found['eta']:.3f}, the share of that limit which was reached",
+        }
+    )

@@ -1,0 +1,71 @@
+"""The experts verbs, and the backend of the other ones, over a tiny model with experts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from livingkv import cli_experts
+from tests.cli.conftest import Run
+from tests.cli.test_cli_keep import fails
+from tests.experts.talking_moe import FEW_BYTES, talking_checkpoint
+
+FEW = ("--backend", "experts", "--ram-gb", str(FEW_BYTES / 1e9))
+
+
+@pytest.fixture(scope="module", name="moe")
+def make_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with experts."""
+    return talking_checkpoint("qwen3_moe", tmp_path_factory.mktemp("moe"))
+
+
+def test_the_index_tells_what_streaming_costs(livingkv: Run, moe: Path) -> None:
+    code, output, errors = livingkv("experts", "index", str(moe), "--json")
+    found = json.loads(output)
+    assert (code, errors) == (0, "")
+    n_values = 3 * 32 * 16  # of an expert: gate, up and down
+    assert (found["layers_with_experts"], found["experts"], found["experts_per_token_and_layer"]) == (3, 24, 2)
+    assert (found["expert_bytes"], found["all_experts_bytes"]) == (n_values * 4, 24 * n_values * 4)
+    assert found["token_needs_bytes"] == 3 * 2 * found["row_bytes"] and found["pack_pays"] is False
+    stored = sum(file.stat().st_size for file in moe.glob("*.safetensors"))
+    assert 0.9 * stored < found["all_experts_bytes"] + found["other_bytes"] < stored
+    lines = livingkv("experts", "index", str(moe))[1].splitlines()
+    assert len(lines) == len(found) and "144.0 KiB" in "".join(lines)
+
+
+def test_bench_measures_the_drive_then_tokens(livingkv: Run, moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_experts, "DRIVE_SECONDS", 0.01)
+    argv = ("experts", "bench", str(moe), "--ram-gb", FEW[-1], "--tokens", "4")
+    code, output, errors = livingkv(*argv, "--json")
+    found = json.loads(output)
+    assert (code, errors) == (0, "") and found["ram_bytes"] <= FEW_BYTES and found["tokens"] == 4
+    fastest = max(row["bytes_per_s"] for row in found["drive"])
+    assert found["drive_bytes_per_s"] == fastest and found["limit_tokens_per_s"] == fastest / found["bytes_per_token"]
+    assert found["eta"] == pytest.approx(found["tokens_per_s"] / found["limit_tokens_per_s"])
+    assert "the share of that limit" in livingkv(*argv)[1]
+
+
+def test_what_cannot_be_done_is_one_line(livingkv: Run, moe: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    for verb in ("index", "bench"):
+        fails(livingkv, "experts", verb, str(tiny_folder), word="no mixture of them")
+        fails(livingkv, "experts", verb, str(tmp_path / "none"), word="no such folder")
+    fails(livingkv, "experts", "bench", str(moe), "--ram-gb", "0.00001", word="GB or more are needed")
+    fails(livingkv, "experts", "bench", str(moe), "--ram-gb", "0", word="ram_gb")
+    for argv in (("ask", "s", "Why?"), ("chat", "s"), ("serve", "s"), ("ingest", "s", str(moe))):
+        fails(livingkv, *argv, "--backend", "experts", word="--ram-gb N")
+        fails(livingkv, *argv, "--ram-gb", "1", word="--backend experts")
+
+
+@pytest.mark.slow
+def test_verbs_with_the_backend(livingkv: Run, moe: Path, note: Path, tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    argv = ("ingest", store, str(note), "--model", str(moe), "--weights", "fp32", *FEW)
+    assert livingkv(*argv)[0] == 0
+    ask = ("ask", store, "What is the code of the shed?", "--mode", "kv", "--max-tokens", "8", "--json")
+    streamed, whole = (json.loads(livingkv(*ask, *backend)[1]) for backend in (FEW, ()))
+    assert streamed["answer"] == whole["answer"]
+    assert livingkv("chat", store, "--max-tokens", "2", *FEW, stdin=b"hello\n")[0] == 0
+    assert livingkv("repair", store, *FEW)[0] == 0 and livingkv("check", store)[0] == 0
+    fails(livingkv, "migrate", store, *FEW, word="name what to migrate to")
