@@ -89,7 +89,7 @@ class Remembering:
             return nothing_stored(), []
         scope = Scope.of(name) if body.recall == "session" else scope_of(self.owner, None)
         if body.mode == "extract":
-            found = extract(self.tenant.home, asked, scope, limit=body.k, only_told=True)
+            found = extract(self.tenant.home, asked, scope, limit=body.k)
             return found.answer, [hit_of(hit) for hit in found.hits]
         hits = self.tenant.memory.search(asked, session=scope, limit=body.k)
         return self._answer(asked, scope, body.mode, body.max_tokens), hits

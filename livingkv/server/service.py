@@ -251,7 +251,8 @@ class Service:
 
     def enter(self, tenant: str, undo: contextlib.ExitStack, *, alone: bool = False) -> Generator[None, None, Tenant]:
         """The tenant's open parts, once one may come in; out again when `undo` is unwound. Whoever was alone may have
-        changed which conversations there are, and forgotten what kept answers quote. On the inference thread."""
+        changed which conversations there are, and forgotten what kept answers quote and ended jobs name. On the
+        inference thread."""
         tenants = self._ready().tenants
         tenants.let_go_others(tenant)
         one = tenants.open_one(tenant)
@@ -259,6 +260,7 @@ class Service:
         if alone:
             undo.callback(one.renew_conversations)
             undo.callback(self.once.forgotten, tenant)
+            undo.callback(self.work.jobs.forget_names, tenant, one.holds)
         return one
 
     def _in_background(self, make: Callable[[], Iterator[None]]) -> None:

@@ -75,6 +75,16 @@ class Tenant:
             for names in (self.busy, self.at_work):
                 names.discard(name)
 
+    def holds(self, session: str | None, source: str | None) -> bool:
+        """True where the session of this stored name is there, with the source; None names none."""
+        if session is None:
+            return source is None
+        try:
+            row = self.home.store().session(session)
+        except (SessionNotFound, StoreNotFound):
+            return False
+        return source is None or source in row.sources
+
     def renew_conversations(self) -> None:
         """Have the table of conversations agree with the store."""
         if self.home.has_store:

@@ -73,10 +73,11 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
+            session = self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, session)
             sources = {number: item for number, item in snapshot.sources(session_id) if item.name == name}
             if not sources or not name:
-                raise InputError("source", repr(name), f"sources of session {session_id} are allowed")
+                raise InputError("source", repr(name), f"sources of session {session.name!r} are allowed")
             for number, item in sources.items():
                 chunks = dict.fromkeys(snapshot.source_chunks(session_id, number, 0))
                 options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
