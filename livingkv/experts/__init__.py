@@ -4,12 +4,13 @@
 """
 
 from livingkv.experts.counts import LayerCounts, StreamCounts
+from livingkv.experts.emulated_source import EmulatedSource
 from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex, IndexReport
 from livingkv.experts.keys import ExpertKey, PartName
 from livingkv.experts.loading import StreamedModel, load_streamed
 from livingkv.experts.packing import PackReport, pack
-from livingkv.experts.source import EmulatedSource, Source, SourceCounts
+from livingkv.experts.source import Source, SourceCounts
 from livingkv.experts.stream import Asked, ExpertStream
 
 __all__ = [
