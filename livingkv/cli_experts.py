@@ -168,17 +168,18 @@ def _tokens(model: StreamedModel, n_tokens: int, prompt: list[int], bytes_per_s:
     from livingkv.experts.token_speed import eta, token_speed
 
     speed = token_speed(model, n_tokens, prompt)
-    bytes_per_token = speed.n_bytes / speed.n_tokens
+    bytes_per_token = speed.needed_bytes / speed.n_tokens
     return {
         "ram_bytes": model.arena.size_bytes,
         "tokens": speed.n_tokens,
         "tokens_per_s": speed.tokens_per_s,
         "bytes_per_token": bytes_per_token,
+        "wasted_bytes_per_token": (speed.n_bytes - speed.needed_bytes) / speed.n_tokens,
         "hit_rate": speed.hit_rate,
         "waited_share": speed.waited_s / speed.seconds,
         "drive_bytes_per_s": bytes_per_s,
         "limit_tokens_per_s": bytes_per_s / bytes_per_token if bytes_per_token else None,
-        "eta": eta(speed.n_bytes, bytes_per_s, speed.seconds),
+        "eta": eta(speed.needed_bytes, bytes_per_s, speed.seconds),
         "prompt_tokens": speed.prompt_tokens,
         "prompt_s": speed.prompt_s,
     }
@@ -200,6 +201,7 @@ def _print(found: dict[str, Any]) -> None:
             "prompt": f"{found['prompt_tokens']} tokens in {found['prompt_s']:.2f} s",
             "generated": f"{found['tokens']} tokens, {found['tokens_per_s']:.2f} a second",
             "read for each": size(round(found["bytes_per_token"])),
+            "read in vain": size(round(found["wasted_bytes_per_token"])),
             "held in RAM": f"{found['hit_rate']:.1%} of the experts that were needed",
             "waited": f"{found['waited_share']:.1%} of the time",
             "the drive alone": "nothing was read" if limit is None else f"{limit:.2f} tokens a second",

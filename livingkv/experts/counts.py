@@ -53,6 +53,11 @@ class StreamCounts:
     ahead: AheadCounts = AheadCounts()
 
     @property
+    def needed_bytes(self) -> int:
+        """Read, padding included, but for what was read ahead and not needed."""
+        return self.source.n_bytes - self.ahead.wasted_bytes
+
+    @property
     def n_hits(self) -> int:
         """Of all layers."""
         return sum(layer.n_hits for layer in self.layers)

@@ -46,7 +46,8 @@ def eta(n_bytes: float, bytes_per_s: float | None, seconds: float) -> float | No
 
 @dataclass(frozen=True, slots=True)
 class TokenSpeed:
-    """Generated tokens and what they took. n_bytes: read for them, padding included. prompt_s: until the first token.
+    """Generated tokens and what they took. n_bytes: read for them, padding included;
+    needed_bytes: without what was read ahead in vain. prompt_s: until the first token.
 
     waited_s: the model's thread had nothing to do but wait for reads.
     """
@@ -54,6 +55,7 @@ class TokenSpeed:
     n_tokens: int
     seconds: float
     n_bytes: int
+    needed_bytes: int
     n_hits: int
     n_misses: int
     waited_s: float
@@ -74,6 +76,7 @@ class TokenSpeed:
 class _Moment(NamedTuple):
     time: float
     n_bytes: int
+    needed_bytes: int
     n_hits: int
     n_misses: int
     waited_s: float
@@ -89,9 +92,8 @@ class _Watcher:
     def put(self, value: Tensor) -> None:
         """The prompt or a token."""
         counts = self.model.counts()
-        self.moments.append(
-            _Moment(perf_counter(), counts.source.n_bytes, counts.n_hits, counts.n_misses, counts.waited_s)
-        )
+        now, n_bytes = perf_counter(), counts.source.n_bytes
+        self.moments.append(_Moment(now, n_bytes, counts.needed_bytes, counts.n_hits, counts.n_misses, counts.waited_s))
 
     def end(self) -> None:
         """There is no more."""
@@ -126,6 +128,7 @@ def token_speed(model: StreamedModel, n_tokens: int, prompt_ids: Sequence[int] =
         n_tokens,
         ended.time - started.time,
         ended.n_bytes - started.n_bytes,
+        ended.needed_bytes - started.needed_bytes,
         ended.n_hits - started.n_hits,
         ended.n_misses - started.n_misses,
         ended.waited_s - started.waited_s,

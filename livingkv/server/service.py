@@ -14,19 +14,14 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
-
-from livingkv.embedder_choice import make_embedder
-from livingkv.engine import Engine
-from livingkv.errors import LivingKVError, UnsupportedModel
+from livingkv.errors import LivingKVError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
-from livingkv.sampling import Sampler, Sampling
 from livingkv.server.api_errors import ApiError, api_error, internal, without_values
 from livingkv.server.census import Census
 from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
-from livingkv.server.embedding import Embedded, Embedding
+from livingkv.server.embedding import Embedded
 from livingkv.server.events import Done, Emit, Event, Failed, FirstText, Wrote
 from livingkv.server.experts_census import ExpertsCensus, Streaming, streaming_of
 from livingkv.server.idempotency import Idempotency
@@ -35,15 +30,13 @@ from livingkv.server.job_work import JobWork
 from livingkv.server.jobs import Jobs
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
-from livingkv.server.settings import cancellable_settings
+from livingkv.server.parts import Parts, load_for_service
 from livingkv.server.state_chat import StateChat, no_memory
 from livingkv.server.stepwise import in_steps
-from livingkv.server.tenants import Tenant, Tenants
-from livingkv.server.token_texts import TokenTexts
+from livingkv.server.tenants import Tenant
 from livingkv.server.turn import Turn
 from livingkv.server.turn_request import TurnRequest
-from livingkv.settings import DEFAULT_CODEC
-from livingkv.state_model import StateModel, load_state_model
+from livingkv.state_model import StateModel
 from livingkv.store.disk import errors_named
 from livingkv.store.writer_lock import WriterLock
 
@@ -64,40 +57,6 @@ class Made(Generic[T]):
     value: T
 
 
-class _Parts:
-    """What there is once the model is loaded. Used on the inference thread only, but for names and limits."""
-
-    def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
-        self.model = model
-        self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
-        self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
-        self.texts = TokenTexts(model.tokenizer)
-        self.limits = TurnLimits.of(options, model.shape.native_context)
-        self.tenants = Tenants(options.folder, model, self.settings, counters, jobs.writes_to)
-        self.embedding = Embedding(self.engine, self.limits)
-
-    def warm_up(self) -> None:
-        """Generate a token; ready means that this works. Raises ModelNotFound or ModelDamaged for an embedder of the
-        settings that cannot be had."""
-        if self.settings.embedder is not None:
-            make_embedder(self.engine, self.settings.embedder)
-        words = self.engine.words
-        hot = self.engine.hot_window(self.settings, len(words.framing.prologue))
-        ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
-        for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 1):
-            pass
-
-
-def _loaded(choice: ModelChoice) -> LoadedModel | StateModel:
-    """The model; with streamed experts also one that has no plain keys and values."""
-    try:
-        return choice.load(None)
-    except UnsupportedModel as error:
-        if choice.experts_ram_bytes is None:
-            raise
-        return load_state_model(choice, str(error))
-
-
 class Service:
     """Made by whoever serves it; `start` and `stop` once each."""
 
@@ -106,7 +65,7 @@ class Service:
         self.counters = Counters()
         self.started_s = int(time.time())
         self._model = model
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self._states: StateChat | None = None
         self._streaming: Streaming | None = None
         self._lock: WriterLock | None = None
@@ -173,14 +132,14 @@ class Service:
         with errors_named(self.options.folder):
             self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = WriterLock(self.options.folder, _LOCK)
-        model = _loaded(self._model) if isinstance(self._model, ModelChoice) else self._model
+        model = load_for_service(self._model) if isinstance(self._model, ModelChoice) else self._model
         if isinstance(model, StateModel):
             self._streaming = streaming_of(model.streamed)
             states = StateChat(self.options, model, self.counters)
             states.warm_up()
             self._states = states
             return
-        parts = _Parts(self.options, model, self.counters, self.work.jobs)
+        parts = Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
         self._streaming = None if model.experts is None else streaming_of(model.experts)
         for problem in parts.tenants.misfits():
@@ -206,14 +165,14 @@ class Service:
         if self._states is None:
             self.work.resume()
 
-    def _ready(self) -> _Parts:
+    def _ready(self) -> Parts:
         if self._states is not None:
             raise no_memory(self._states.model)
         if self._parts is None:
             raise self._thread.refusal()
         return self._parts
 
-    def _talking(self) -> _Parts | StateChat:
+    def _talking(self) -> Parts | StateChat:
         return self._states or self._ready()
 
     def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
