@@ -83,7 +83,6 @@ def _values(now: Streaming) -> dict[str, float | None]:
     return {
         "read_bytes": counts.source.n_bytes,
         "wasted_bytes": counts.ahead.wasted_bytes,
-        "wasted_bytes": "Of these, read ahead and not needed",
         "hits": counts.n_hits,
         "misses": counts.n_misses,
         "waited_seconds": counts.waited_s,
