@@ -9,7 +9,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time, thread_time
 from typing import Annotated, Any, Literal
 
 import torch
@@ -91,7 +91,9 @@ def main(
         if trace is not None:
             recorder = RouteRecorder(trace, tuple(layer.n_experts for layer in streamed.index.layers))
             streamed.stream.on_asked = recorder.record
+        own_s, all_s = thread_time(), process_time()
         seconds = [feed.token() for _ in range(n_tokens)]
+        own_s, all_s = thread_time() - own_s, process_time() - all_s
         last = streamed.counts()
         if trace is not None:
             recorder.close()
@@ -115,6 +117,8 @@ def main(
         "read_bytes_per_token": read_bytes / n_tokens,
         "eta": n_missed * expert_bytes / bandwidth / sum(seconds),
         "waited_share": (last.waited_s - first.waited_s) / sum(seconds),
+        "computed_share": own_s / sum(seconds),  # the model's thread on a core; the rest it waited, for reads or a core
+        "cores": all_s / sum(seconds),
         "ahead": asdict(last.ahead),
         "rest_bytes": rest_bytes,
         "resident_bytes": resident,
