@@ -72,6 +72,8 @@ def main(
     n_warm: int = 24,
     emulated_mb_s: float = 0.0,
     torch_threads: int = 1,
+    piece_bytes: int = PIECE_BYTES,
+    n_threads: int = N_THREADS,
     trace: Annotated[Path | None, typer.Option(help="record the routes of the timed tokens")] = None,
 ) -> None:
     """Measure and print."""
@@ -80,7 +82,15 @@ def main(
     mode: Literal["auto", "on", "off"] = "auto" if read_ahead == "auto" else "on" if read_ahead == "on" else "off"
     source: Literal["direct"] | SourceOf = emulated(emulated_mb_s) if emulated_mb_s else "direct"
     ram_bytes = int(ram_gb * 1e9)
-    with load_streamed(folder, ram_bytes=ram_bytes, source=source, read_ahead=mode, n_ahead=n_ahead) as streamed:
+    with load_streamed(
+        folder,
+        ram_bytes=ram_bytes,
+        source=source,
+        n_threads=n_threads,
+        piece_bytes=piece_bytes,
+        read_ahead=mode,
+        n_ahead=n_ahead,
+    ) as streamed:
         expert_bytes = streamed.index.expert_bytes(0)
         rest_bytes = sum(value.nbytes for value in streamed.network.state_dict().values())
         feed = Feed(streamed, seed=0)
@@ -109,6 +119,8 @@ def main(
         "bytes_per_s": bandwidth,
         "drive": [asdict(one) for one in speeds],
         "torch_threads": torch_threads,
+        "piece_bytes": piece_bytes,
+        "n_threads": n_threads,
         "n_tokens": n_tokens,
         "token_s": seconds,
         "tokens_per_s": n_tokens / sum(seconds),
