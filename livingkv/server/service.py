@@ -16,8 +16,9 @@ from typing import Generic, TypeVar
 
 import torch
 
+from livingkv.embedder_choice import make_embedder
 from livingkv.engine import Engine
-from livingkv.errors import InputError, LivingKVError
+from livingkv.errors import LivingKVError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
 from livingkv.sampling import Sampler, Sampling
@@ -74,7 +75,10 @@ class _Parts:
         self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
-        """Generate a token; ready means that this works."""
+        """Generate a token; ready means that this works. Raises ModelNotFound or ModelDamaged for an embedder of the
+        settings that cannot be had."""
+        if self.settings.embedder is not None:
+            make_embedder(self.engine, self.settings.embedder)
         words = self.engine.words
         hot = self.engine.hot_window(self.settings, len(words.framing.prologue))
         ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
@@ -160,6 +164,8 @@ class Service:
         parts = _Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
         self._streaming = None if model.experts is None else streaming_of(model.experts)
+        for problem in parts.tenants.misfits():
+            LOG.error("requests to a store will be refused: %s", problem)
         self._parts = parts
 
     def _idle(self) -> None:
@@ -291,8 +297,6 @@ class Service:
         """What the client is told of an error; what it did not cause is counted and logged, without any content."""
         if isinstance(error, ApiError):
             return error
-        if isinstance(error, InputError):
-            return api_error(error)
         told = api_error(error) if isinstance(error, LivingKVError) else internal()
         if told.status == 500:
             self.counters.failed.inc()

@@ -105,7 +105,7 @@ class StoreForgetting(StoreLife):
         def make(plan: Plan, snapshot: Snapshot) -> None:
             for session_id in gone:
                 self._reading.require_session(snapshot, session_id)
-            plan_forget_sessions(plan, snapshot, gone, loss)
+            plan_forget_sessions(plan, snapshot, gone, self._reading.read_chunk, loss)
 
         return self._forget(make, loss, lambda each: each.session_id in gone, dry_run=dry_run)
 
@@ -114,7 +114,8 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
+            gone = [session_id for session_id, _ in snapshot.sessions()]
+            plan_forget_sessions(plan, snapshot, gone, self._reading.read_chunk, loss)
 
         return self._forget(make, loss, lambda each: True, dry_run=dry_run)
 

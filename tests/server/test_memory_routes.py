@@ -404,6 +404,19 @@ def test_others_are_served_while_much_is_forgotten(served: Served, monkeypatch: 
     ]
 
 
+def test_the_kv_of_a_turn_counts_before_it_is_read(tmp_path: Path) -> None:
+    long = talk("Word. " * 10_000)  # 60 kB of text, and about two MB of KV
+    with serving(tmp_path / "stores", max_tenant_bytes=1 << 20, context_tokens=1 << 16) as served:
+        for body in ({"session": "a"}, {"session": "b", "recall": "session"}):
+            answer = served.client.post("/v1/memory/turn", json={"messages": long, **body})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (507, "tenant_full")
+        answer = served.post({"messages": talk("Word. " * 5000), "session": "c"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "tenant_full")
+        assert served.count("prefilled_tokens_total") == 0
+        answer = served.client.post("/v1/memory/turn", json={"messages": long, "session": "d", "kv": False})
+        assert answer.status_code == 200
+
+
 @pytest.mark.slow
 def test_limits_of_a_tenant_hold_for_turns(tmp_path: Path) -> None:
     with serving(tmp_path / "stores", max_sessions=1, max_tenant_bytes=1 << 20) as served:
