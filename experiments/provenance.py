@@ -37,6 +37,13 @@ def peak_memory_bytes() -> int | None:
     return None if value is None else 1024 * int(value.split()[0])
 
 
+def memory_bytes() -> int:
+    """The resident size of this process at this moment (VmRSS). Linux only."""
+    value = _first_field("/proc/self/status", "VmRSS")
+    assert value is not None, "/proc tells nothing"
+    return 1024 * int(value.split()[0])
+
+
 def write_json(path: Path, document: Any) -> None:
     """Replaces the file by the document, all or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ import typer
 
 from livingkv import __version__
 from livingkv.cli_archive import archive_app
-from livingkv.cli_experts import experts_app
 from livingkv.cli_forget import forget_app
 from livingkv.cli_keep import keep_app
 from livingkv.cli_look import look_app
@@ -47,6 +46,7 @@ from livingkv.cli_options import (
     open_memory,
 )
 from livingkv.cli_process import ExitCode, run
+from livingkv.cli_routes import experts_app
 from livingkv.cli_serve import keys_app, serve_app
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from livingkv.experts.drive_speed import DriveSpeed
     from livingkv.experts.loading import StreamedModel
 
-experts_app = typer.Typer(help="Mixture-of-experts models larger than memory: index, bench.", no_args_is_help=True)
+experts_app = typer.Typer(help="Models larger than memory: index, bench, pack, trace, simulate.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The model's folder, with its safetensors.")]
 Ram = Annotated[
@@ -31,6 +31,11 @@ Ram = Annotated[
     ),
 ]
 
+Text = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Its first 1,024 tokens are the prompt; left out: random.", show_default=False),
+]
+_MOST_PROMPT = 1024
 DRIVE_SECONDS = 0.25
 """For each size and depth of reads."""
 
@@ -62,6 +67,10 @@ def bench(
     folder: Folder,
     ram_gb: Ram = None,
     tokens: Annotated[int, typer.Option(min=1, max=1 << 16, metavar="N", help="Tokens to generate.")] = 32,
+    text: Text = None,
+    pack: Annotated[
+        Path | None, typer.Option(metavar="PACK", help="Read experts from this pack of them.", show_default=False)
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -81,13 +90,43 @@ def bench(
 
     with waiting("measuring the drive"):
         speeds = _drive(folder)
-    with waiting("generating"), _streamed(folder, ram_gb) as model:
-        measured = _tokens(model, tokens, max(speed.bytes_per_s for speed in speeds))
+    with waiting("generating"), streamed(folder, ram_gb, pack) as model:
+        measured = _tokens(model, tokens, prompt_of(model, text), max(speed.bytes_per_s for speed in speeds))
     found = {"drive": [_row(speed) for speed in speeds], **measured}
     if as_json:
         print_json(found)
     else:
         _print(found)
+
+
+@experts_app.command("pack")
+def make_pack(
+    folder: Folder,
+    pack: Annotated[Path, typer.Argument(metavar="PACK", help="The new folder.", show_default=False)],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Copy the experts into blocks of their own, so that each is one read with a checksum. The model stays as it is.
+
+    It pays where index says so. Broken off, the same command goes on.
+
+    \b
+    Examples:
+      livingkv experts pack ./Qwen3-30B-A3B qwen.pack
+      livingkv experts bench ./Qwen3-30B-A3B --pack qwen.pack
+    """
+    from livingkv.cli_progress import byte_bar
+    from livingkv.cli_render import print_facts, print_json, size
+    from livingkv.experts.describing import plan_of_folder
+    from livingkv.experts.packing import pack as make
+
+    with byte_bar(f"packing {folder.name}") as show:
+        made = make(plan_of_folder(folder).index, pack, show)
+    found = {"path": str(made.path), "experts": made.n_experts, "checked": made.n_checked, "bytes": made.size_bytes}
+    if as_json:
+        print_json(found)
+    else:
+        print_facts({**found, "bytes": size(made.size_bytes)})
 
 
 def _drive(folder: Path) -> list[DriveSpeed]:
@@ -98,7 +137,8 @@ def _drive(folder: Path) -> list[DriveSpeed]:
     return drive_speeds(plan_of_folder(folder).index.checkpoint, seconds_each=DRIVE_SECONDS)
 
 
-def _streamed(folder: Path, ram_gb: float | None) -> StreamedModel:
+def streamed(folder: Path, ram_gb: float | None, pack: Path | None = None) -> StreamedModel:
+    """The model, on CUDA where there is some. Blocks; raises as `load_streamed`."""
     import torch
 
     from livingkv.experts.loading import load_streamed
@@ -106,25 +146,40 @@ def _streamed(folder: Path, ram_gb: float | None) -> StreamedModel:
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     ram_bytes = experts_ram_bytes("experts", ram_gb if ram_gb is not None else free_bytes / 2e9)
     assert ram_bytes is not None, "the backend is experts"
-    return load_streamed(folder, ram_bytes=ram_bytes, device="cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return load_streamed(folder, ram_bytes=ram_bytes, pack=pack, device=device)
 
 
-def _tokens(model: StreamedModel, n_tokens: int, bytes_per_s: float) -> dict[str, Any]:
+def prompt_of(model: StreamedModel, text: Path | None) -> list[int]:
+    """The first token ids of a text file; none for no file. Raises SourceError or InputError."""
+    if text is None:
+        return []
+    from livingkv.errors import InputError
+    from livingkv.sources import read_source
+
+    if model.tokenizer is None:
+        raise InputError("text", text, "a model with a tokenizer is needed: leave it out")
+    words = read_source(str(text), max_line_bytes=1 << 20).decode()
+    return list(model.tokenizer.encode(words, add_special_tokens=False)[:_MOST_PROMPT])
+
+
+def _tokens(model: StreamedModel, n_tokens: int, prompt: list[int], bytes_per_s: float) -> dict[str, Any]:
     """The speed of tokens beside the drive's."""
     from livingkv.experts.token_speed import eta, token_speed
 
-    speed = token_speed(model, n_tokens)
-    bytes_per_token = speed.n_bytes / speed.n_tokens
+    speed = token_speed(model, n_tokens, prompt)
+    bytes_per_token = speed.needed_bytes / speed.n_tokens
     return {
         "ram_bytes": model.arena.size_bytes,
         "tokens": speed.n_tokens,
         "tokens_per_s": speed.tokens_per_s,
         "bytes_per_token": bytes_per_token,
+        "wasted_bytes_per_token": (speed.n_bytes - speed.needed_bytes) / speed.n_tokens,
         "hit_rate": speed.hit_rate,
         "waited_share": speed.waited_s / speed.seconds,
         "drive_bytes_per_s": bytes_per_s,
         "limit_tokens_per_s": bytes_per_s / bytes_per_token if bytes_per_token else None,
-        "eta": eta(speed.n_bytes, bytes_per_s, speed.seconds),
+        "eta": eta(speed.needed_bytes, bytes_per_s, speed.seconds),
         "prompt_tokens": speed.prompt_tokens,
         "prompt_s": speed.prompt_s,
     }
@@ -146,6 +201,7 @@ def _print(found: dict[str, Any]) -> None:
             "prompt": f"{found['prompt_tokens']} tokens in {found['prompt_s']:.2f} s",
             "generated": f"{found['tokens']} tokens, {found['tokens_per_s']:.2f} a second",
             "read for each": size(round(found["bytes_per_token"])),
+            "read in vain": size(round(found["wasted_bytes_per_token"])),
             "held in RAM": f"{found['hit_rate']:.1%} of the experts that were needed",
             "waited": f"{found['waited_share']:.1%} of the time",
             "the drive alone": "nothing was read" if limit is None else f"{limit:.2f} tokens a second",

@@ -3,6 +3,7 @@
     LivingKVError
     ├── InputError              what the caller gave cannot be used; nothing was changed
     │   ├── SourceError             a file or text to ingest (missing, empty, binary, not UTF-8, one endless line)
+    │   ├── SettingError            a setting that the store, the model or the machine cannot be used with
     │   ├── SentenceForgotten       a sentence id whose sentence was forgotten
     │   └── QuestionError           a question or message (empty, longer than the hot window)
     ├── ModelError              the model itself
@@ -55,6 +56,10 @@ class InputError(LivingKVError):
 
 class SourceError(InputError):
     """A file or text to ingest cannot be used."""
+
+
+class SettingError(InputError):
+    """A setting that cannot be used with this store, this model or this machine."""
 
 
 class SentenceForgotten(InputError):

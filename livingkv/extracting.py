@@ -15,7 +15,7 @@ from livingkv.results import NOT_STORED, Answer
 from livingkv.scope import Scope
 
 _MORE = 4
-"""So many times more hits are looked at, where some are left out."""
+"""So many times more hits are looked at, as some may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,18 @@ class Extracted:
     hits: tuple[Judged, ...]
 
 
-def extract(home: Home, question: str, scope: Scope, *, limit: int = 1, only_told: bool = False) -> Extracted:
+def extract(home: Home, question: str, scope: Scope, *, limit: int = 1) -> Extracted:
     """Mode extract: the stored text of the best sentence, verbatim. The index alone decides; no model is loaded. Up to
-    `limit` hits. only_told: what a user only asked is left out: the same question of another day is no answer to it.
+    `limit` hits. What a user only asked is left out: the same question of another day is no answer to it.
 
     Raises QuestionError, SessionNotFound or StoreError.
     """
     clock = Clock()
-    depth = max(limit, home.settings.n_candidates) * (_MORE if only_told else 1)
+    depth = max(limit, home.settings.n_candidates) * _MORE
     probed = probe(home.store(), home.index.current(), question, scope, depth)
     clock.probe = clock.lap()
     home.watch.probed(clock.probe / 1000)
-    hits = tuple(hit for hit in probed.hits if not (only_told and _is_asked(hit)))[:limit]
+    hits = tuple(hit for hit in probed.hits if not _is_asked(hit))[:limit]
     passages = passages_for(home.store(), hits[:1], home.settings.recall_tokens)
     share = hits[0].coverage if passages else 0.0
     clock.fetch = clock.lap() - clock.probe

@@ -69,7 +69,7 @@ class Home(StoreAndModel):
         return store
 
     def pages(self) -> TieredPages:
-        """The store's pages through RAM, within the budget of the settings. Raises InputError if it is too small."""
+        """The store's pages through RAM, within the budget of the settings. Raises SettingError if it is too small."""
         if self._pages is None:
             engine = self.engine()
             self._pages = open_pages(

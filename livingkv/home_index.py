@@ -19,6 +19,7 @@ from livingkv.errors import (
     KeyMissing,
     RecordDamaged,
     SentenceForgotten,
+    SettingError,
     StoreFull,
     StoreLocked,
 )
@@ -97,11 +98,11 @@ class HomeIndex:
         return Index.recreate(Path(own), self._embedder() if self._base.loaded_engine is not None else None)
 
     def _chosen_name(self, embedder_id: str | None) -> str | None:
-        """Of the embedder that made an index's vectors. Raises InputError when the settings ask for another."""
+        """Of the embedder that made an index's vectors. Raises SettingError when the settings ask for another."""
         name, asked = name_of(embedder_id) if embedder_id is not None else None, self._base.settings.embedder
         if name is not None and asked is not None and asked != name:
             allowed = f"the index of {self._base.path} is made with {name!r}; livingkv reembed changes that"
-            raise InputError("settings.embedder", repr(asked), allowed)
+            raise SettingError("settings.embedder", repr(asked), allowed)
         return name
 
     def _embedder(self) -> Embedder:
@@ -234,7 +235,8 @@ class HomeIndex:
         return None
 
     def embedder_name(self) -> str | None:
-        """Of the embedder that the index's vectors are made with; None where that cannot be told."""
+        """Of the embedder that the index's vectors are made with; None where that cannot be told. Raises SettingError
+        when the settings ask for another."""
         if self._index is None:
             with contextlib.suppress(IndexFault), Index.open(self._folder, None, "read") as index:
                 self._name = self._chosen_name(index.embedder_id)

@@ -233,7 +233,7 @@ class Memory(Looking, Keeping):
 
         All of them are durable on return, or none is there: they are in memory until then, so that a long history is
         better added in parts. A second call with the same messages adds them again. Raises InputError, ModelError or
-        StoreError; the session is unchanged then.
+        StoreError: the session is unchanged then, and one that was made for them is empty.
         """
         started, said = perf_counter(), check_messages(messages)
         check_session_name(session)

@@ -104,7 +104,7 @@ def load_model(
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
-    place, computed_in = _device(device), _dtype(weights, dtype)
+    place, computed_in = device_of(device), dtype_of(weights, dtype)
     if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
         raise InputError("weights", weights, "bf16 or fp32 is allowed without a CUDA device")
     source = find_model(spec, progress)
@@ -163,7 +163,7 @@ def from_network(
     Raises UnsupportedModel as `load_model` does. The model digest is of the tensors in memory.
     """
     refuse_unsupported(name, network.config)
-    _require_one_device(name, network)
+    _require_onedevice_of(name, network)
     digests = network_digest(network), tokenizer_digest(tokenizer)
     return _described(
         network,
@@ -208,7 +208,7 @@ def _described(
         device=network.device,
         key_bias=facts.key_bias,
         dual_chunk=rules,
-        stop_ids=_stop_ids(network, tokenizer),
+        stop_ids=stop_ids_of(network, tokenizer),
         model_digest=model_digest,
         tokenizer_digest=tokenizer_digest,
         rope_text=rope_text(config, rope, rules),
@@ -225,7 +225,7 @@ def _dual_chunk(asked: AskedDualChunk, own: DualChunk | None) -> DualChunk | Non
     return asked or own
 
 
-def _require_one_device(name: str, network: Any) -> None:
+def _require_onedevice_of(name: str, network: Any) -> None:
     """Raise UnsupportedModel for weights that are spread over devices, or of which this process has only a part."""
     tensors = [*network.parameters(), *network.buffers()]
     places = sorted({str(tensor.device) for tensor in tensors})
@@ -256,7 +256,7 @@ def _own_quantization(config: Any) -> str:
     return str(getattr(method, "value", method or "unknown"))
 
 
-def _stop_ids(network: Any, tokenizer: Any) -> frozenset[int]:
+def stop_ids_of(network: Any, tokenizer: Any) -> frozenset[int]:
     """Every id that the config, the generation config or the tokenizer calls an end, and well-known ends of a turn."""
     vocabulary: Mapping[str, int] = tokenizer.get_added_vocab()
     ids = {vocabulary[token] for token in _TURN_ENDS if token in vocabulary}
@@ -266,7 +266,8 @@ def _stop_ids(network: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(index) for index in ids)
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def device_of(device: str | torch.device | None) -> torch.device:
+    """CUDA where there is one and nothing is asked for, else what is asked for. Raises InputError."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -278,7 +279,8 @@ def _device(device: str | torch.device | None) -> torch.device:
     return chosen
 
 
-def _dtype(weights: Weights | None, dtype: torch.dtype | None) -> torch.dtype:
+def dtype_of(weights: Weights | None, dtype: torch.dtype | None) -> torch.dtype:
+    """What activations are computed in, bf16 where nothing is asked for. Raises InputError."""
     if weights not in (None, "bf16", "fp32", "8bit", "4bit"):
         raise InputError("weights", repr(weights), "bf16, fp32, 8bit or 4bit is allowed")
     if dtype not in (None, torch.bfloat16, torch.float16, torch.float32):

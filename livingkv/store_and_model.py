@@ -13,7 +13,7 @@ from time import perf_counter
 
 from livingkv.codec_gate import require_codec
 from livingkv.engine import Engine
-from livingkv.errors import InputError, RecordDamaged, StoreNotFound, StoreUnwritable
+from livingkv.errors import RecordDamaged, SettingError, StoreNotFound, StoreUnwritable
 from livingkv.model_choice import ModelChoice
 from livingkv.model_fetch import Progress
 from livingkv.models import LoadedModel
@@ -108,15 +108,15 @@ class StoreAndModel:
         return self.settings.codec or DEFAULT_CODEC
 
     def _agree(self, store: Store) -> None:
-        """Raise InputError where codec or span are asked for and the store has others."""
+        """Raise SettingError where codec or span are asked for and the store has others."""
         asked = self._asked_settings
         if asked is not None and asked.span_tokens not in (None, self._stored_span(store, asked)):
             held = self._stored_span(store, asked)
             allowed = f"documents of {self.path} look {held} tokens back: use that, or migrate it"
-            raise InputError("settings.span_tokens", asked.span_tokens, allowed)
+            raise SettingError("settings.span_tokens", asked.span_tokens, allowed)
         if asked is not None and asked.codec not in (None, store.fingerprint.codec):
             allowed = f"{self.path} was written with {store.fingerprint.codec}: use that, or another store path"
-            raise InputError("settings.codec", asked.codec, allowed)
+            raise SettingError("settings.codec", asked.codec, allowed)
 
     def _limit_disk(self, store: Store) -> None:
         wish = self.settings.disk_budget_bytes
@@ -184,7 +184,7 @@ class StoreAndModel:
                 self._closing.callback(model.close)
             if self.settings.placement == "dual_chunk" and model.dual_chunk is None:
                 allowed = "a model with dual-chunk positions is needed; compact and absolute work with every model"
-                raise InputError("settings.placement", "dual_chunk", allowed)
+                raise SettingError("settings.placement", "dual_chunk", allowed)
             engine = Engine.of(model, self.codec)
             if self._store is not None:
                 self._store.fingerprint.require(engine.fingerprint(), self.path)

@@ -44,8 +44,8 @@ class EventReader:
             self._kind = value
         elif name == b"data":
             self._data.append(value)
-        elif not line and self._data:
-            event = ServerEvent(self._kind.decode() or "message", b"\n".join(self._data))
+        elif not line:
+            event = ServerEvent(self._kind.decode() or "message", b"\n".join(self._data)) if self._data else None
             self._kind, self._data = b"", []
             return event
         return None

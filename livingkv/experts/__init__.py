@@ -4,6 +4,7 @@
 """
 
 from livingkv.experts.counts import LayerCounts, StreamCounts
+from livingkv.experts.emulated_source import EmulatedSource
 from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex, IndexReport
 from livingkv.experts.keys import ExpertKey, PartName
@@ -11,7 +12,7 @@ from livingkv.experts.loading import StreamedModel, load_streamed
 from livingkv.experts.packing import PackReport, pack
 from livingkv.experts.row_loading import OpenTables, RowSettings
 from livingkv.experts.row_stage import RowCounts
-from livingkv.experts.source import EmulatedSource, Source, SourceCounts
+from livingkv.experts.source import Source, SourceCounts
 from livingkv.experts.stream import Asked, ExpertStream
 
 __all__ = [

@@ -72,7 +72,8 @@ class RowArena:
     ) -> None:
         assert n_rows >= 1
         self.n_rows = n_rows
-        self.n_kept_at_most = n_rows if n_rows >= n_needed else n_rows - min(N_PASSING, max(1, n_rows // 4))
+        self.n_kept_at_most = n_kept_of(n_rows, n_needed)
+        self._n_spare = (n_rows - self.n_kept_at_most + 1) // 2
         self._memory = Arena(n_rows, row_bytes, register)
         self._rows = [Row(number, self._memory.view(number)) for number in range(n_rows)]
         self._empty = self._rows[::-1]
@@ -106,19 +107,21 @@ class RowArena:
             row.n_users += 1
         return row
 
-    def take(self, key: ExpertKey, n_in_pass: int) -> Row | None:
+    def take(self, key: ExpertKey, n_in_pass: int, *, may_wait: bool = True) -> Row | None:
         """A row to read an expert into, protected; follow with `begin`. None where all rows are needed at the moment.
 
-        Waits for a device only where nothing else is left.
+        Where nothing else is left it waits for a device, and if may_wait also for a read that nobody needs.
         """
         assert key not in self._mapped
-        row, is_kept = self._room(key, n_in_pass)
-        if row is None and self._settle():
-            row, is_kept = self._room(key, n_in_pass)
-        if row is not None:
-            row.is_kept, row.n_users = is_kept, 1
-            self._n_kept += is_kept
-        return row
+        row, is_kept = self._room(key, n_in_pass, n_spare=0)
+        if row is None and self._settle(may_wait=may_wait):
+            row, is_kept = self._room(key, n_in_pass, n_spare=0)
+        return self._taken(row, is_kept)
+
+    def take_ahead(self, key: ExpertKey, n_in_pass: int) -> Row | None:
+        """As `take`, for an expert that nobody needs yet: never waits, and leaves rows for those that are needed."""
+        assert key not in self._mapped
+        return self._taken(*self._room(key, n_in_pass, n_spare=self._n_spare))
 
     def begin(self, row: Row, key: ExpertKey, future: Future[None]) -> None:
         """The row is being read into, until the future is done."""
@@ -171,6 +174,16 @@ class RowArena:
         self._unmap(row)
         self._clear(row)
 
+    def settle(self, key: ExpertKey) -> bool:
+        """Whether a read ahead that nobody needed is over; then it is READY, or gone if it failed or is not kept."""
+        row = self._mapped.get(key)
+        if row is None or row.state is not RowState.READING or row.n_users:
+            return True
+        if not _is_over(row):
+            return False
+        self._settle_row(row)
+        return True
+
     def close(self) -> None:
         """Give the memory back. No read and no copy may be under way."""
         for row in self._rows:
@@ -201,16 +214,23 @@ class RowArena:
             problems.append(f"{n_kept} rows are kept, counted as {self._n_kept}, at most {self.n_kept_at_most}")
         return problems
 
-    def _room(self, key: ExpertKey, n_in_pass: int) -> tuple[Row | None, bool]:
+    def _room(self, key: ExpertKey, n_in_pass: int, n_spare: int) -> tuple[Row | None, bool]:
+        """A row and whether it is kept. n_spare: so many rows that are not kept must stay EMPTY."""
         if self._n_kept < self.n_kept_at_most:
-            return (self._empty.pop(), True) if self._empty else (None, False)
+            return (self._empty.pop(), True) if len(self._empty) > n_spare else (None, False)
         victim = self._eviction.victim(key, self._mapped, self._may_go, n_in_pass)
         if victim is not None:
             row = self._mapped[victim]
             self._unmap(row)
             self._clear(row)
             return self._empty.pop(), True
-        return (self._empty.pop(), False) if self._empty else (None, False)
+        return (self._empty.pop() if len(self._empty) > n_spare else None), False
+
+    def _taken(self, row: Row | None, is_kept: bool) -> Row | None:
+        if row is not None:
+            row.is_kept, row.n_users = is_kept, 1
+            self._n_kept += is_kept
+        return row
 
     def _may_go(self, key: ExpertKey) -> bool:
         row = self._mapped[key]
@@ -218,21 +238,25 @@ class RowArena:
             row.state, row.fence = RowState.READY, None
         return row.state is RowState.READY and row.n_users == 0 and row.is_kept
 
-    def _settle(self) -> bool:
-        """Look after rows that a pass left behind: all that are over, else the first. Whether there were any."""
+    def _settle(self, *, may_wait: bool) -> bool:
+        """Look after rows that a pass left behind: all that are over, else one. Whether there were any."""
         left = [row for row in self._mapped.values() if row.n_users == 0 and row.state is not RowState.READY]
-        for row in [row for row in left if _is_over(row)] or left[:1]:
-            if row.fence is not None:
-                row.fence.wait()
-                row.fence, row.state = None, RowState.READY
-            elif row.future is not None:
-                error = row.future.exception()  # of a read that nobody waits for any more: nobody is told
-                row.future = None
-                row.state = RowState.READY if error is None else RowState.FAILED
-            if row.state is RowState.FAILED or not row.is_kept:
-                self._unmap(row)
-                self._clear(row)
-        return bool(left)
+        chosen = [row for row in left if _is_over(row)] or [row for row in left if may_wait or row.future is None][:1]
+        for row in chosen:
+            self._settle_row(row)
+        return bool(chosen)
+
+    def _settle_row(self, row: Row) -> None:
+        if row.fence is not None:
+            row.fence.wait()
+            row.fence, row.state = None, RowState.READY
+        elif row.future is not None:
+            error = row.future.exception()  # of a read that nobody waits for any more: nobody is told
+            row.future = None
+            row.state = RowState.READY if error is None else RowState.FAILED
+        if row.state is RowState.FAILED or not row.is_kept:
+            self._unmap(row)
+            self._clear(row)
 
     def _let_go(self, row: Row) -> None:
         if row.state in (RowState.READING, RowState.COPYING):
@@ -250,6 +274,11 @@ class RowArena:
         row.n_users, row.is_kept = 0, False
         row.views.clear()
         self._empty.append(row)
+
+
+def n_kept_of(n_rows: int, n_needed: int) -> int:
+    """How many of an arena's rows keep their expert at most, where there are `n_needed` experts in all."""
+    return n_rows if n_rows >= n_needed else n_rows - min(N_PASSING, max(1, n_rows // 4))
 
 
 def _is_over(row: Row) -> bool:

@@ -62,7 +62,7 @@ class Probe:
         """Whether outputs weighted and added up in that type, of hidden states and router weights, are eager code's."""
         for weights in (self._weights, self._weights.to(self._hidden.dtype)):
             total = torch.zeros_like(self._hidden, dtype=sum_dtype(self._hidden.dtype, weights.dtype))
-            for route in routes_of(self._chosen, _N_EXPERTS):
+            for route in routes_of(self._chosen.tolist(), _N_EXPERTS, self._chosen.device):
                 assert isinstance(route, Route)
                 tensors = {name: rows[route.expert] for name, rows in self._experts.items()}
                 output = one_expert(self._hidden[route.tokens], tensors) * weights[route.tokens, route.ranks, None]

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import torch
 
 from livingkv.errors import InputError
+from livingkv.experts.ahead import N_AHEAD
+from livingkv.experts.alternation import Alternation, Fixed, Verdict
 from livingkv.experts.arena import N_PASSING, RowArena
 from livingkv.experts.coded_format import CodedFormat
 from livingkv.experts.codings import CODINGS
@@ -28,7 +30,7 @@ from livingkv.experts.index import ExpertIndex
 from livingkv.experts.network import fitted, load_network
 from livingkv.experts.pass_clock import PassClock
 from livingkv.experts.plan import Plan, plan_of
-from livingkv.experts.plugging import plug_in
+from livingkv.experts.plugging import plug_in, plug_in_ahead
 from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource
 from livingkv.experts.row_loading import OpenTables, RowSettings, open_tables
 from livingkv.experts.source import Source
@@ -100,6 +102,8 @@ def load_streamed(
     dtype: torch.dtype | None = None,
     attention: str | None = None,
     formats: tuple[Format, ...] = FORMATS,
+    read_ahead: Literal["auto", "on", "off"] = "auto",
+    n_ahead: int = N_AHEAD,
     rows: RowSettings | None = ROWS,
 ) -> StreamedModel:
     """Load a model folder without its experts; they are read when tokens need them.
@@ -108,10 +112,13 @@ def load_streamed(
     source: files past the page cache, files through it, or what makes another Source; n_threads and piece_bytes are
     for the first two. pack: a pack of this folder's experts, which are then read from there, each against its
     checksum. dtype: None as in the config. attention: an attn_implementation of transformers.
+    read_ahead: experts of the next layer are read early, at most n_ahead of them; auto compares the times of tokens
+    and switches it off where it does not pay. What is computed is the same.
     rows: how tables of n-grams are read by row, their memory on top of ram_bytes; None: they are loaded whole.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
     UnsupportedModel, PackError, and InputError where not even one expert fits in ram_bytes.
     """
+    pace = _pace(read_ahead, n_ahead)
     with ExitStack() as undo:
         packed = None if pack is None else Path(pack)
         plan = plan_of(Path(path), dtype, torch.device(device), formats, packed, rows_on_disk=rows is not None)
@@ -121,7 +128,10 @@ def load_streamed(
         undo.callback(arena.close)
         network = load_network(plan, attention)
         stream = ExpertStream(plan.index, made, arena, _stage(plan, arena), fitted(network, plan))
-        plug_in(network, [module.name for module in plan.modules], stream)
+        names = [module.name for module in plan.modules]
+        plug_in(network, names, stream)
+        if pace is not None:
+            plug_in_ahead(network, names, stream, pace, n_ahead)
         tables = None
         if rows is not None and plan.tables:
             tables = open_tables(plan.checkpoint, plan.tables, network, rows, plan.dtype)
@@ -129,6 +139,16 @@ def load_streamed(
         tokenizer = load_tokenizer(plan.folder) if has_tokenizer(plan.folder) else None
         undo.pop_all()
     return StreamedModel(network, tokenizer, plan.index, stream, PassClock(network), tables)
+
+
+def _pace(read_ahead: str, n_ahead: int) -> Alternation | Fixed | None:
+    if read_ahead not in ("auto", "on", "off"):
+        raise InputError("read_ahead", read_ahead, "auto, on and off are allowed")
+    if n_ahead < 1:
+        raise InputError("n_ahead", n_ahead, "at least 1 is needed; read_ahead=off switches it off")
+    if read_ahead == "off":
+        return None
+    return Alternation() if read_ahead == "auto" else Fixed(Verdict.ALWAYS)
 
 
 def _source(source: str | SourceOf, index: ExpertIndex, n_threads: int, piece_bytes: int) -> Source:

@@ -6,7 +6,7 @@ Knows folders and headers; refuses to know RAM and reads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,20 @@ def plan_of(
         LOG.info("%s: an expert is %.1f reads; in a pack it would be one", folder, report.reads_per_expert)
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
     tables = find_tables(checkpoint, names, bare) if rows_on_disk else ()
-    by_row = {name for table in tables for name in table.tensors}
-    rest = {name: stored for name, stored in names.items() if name not in tensors and name not in by_row}
-    for name in rest if scheme is not PLAIN else ():
-        if not rest[name].role and checkpoint.tensors[name].tensor.dtype.startswith("F8"):
-            raise UnsupportedModel(f"{folder}: {name} is stored as {scheme.name} without scales")
+    elsewhere = {*tensors, *(name for table in tables for name in table.tensors)}
+    rest = _rest(checkpoint, names, elsewhere, is_coded=scheme is not PLAIN)
     return Plan(folder, found, config, dtype, device, modules, checkpoint, rest, index, forms, tables)
+
+
+def _rest(
+    checkpoint: Checkpoint, names: Mapping[str, StoredAs], without: Container[str], *, is_coded: bool
+) -> dict[str, StoredAs]:
+    """What the network itself is loaded from. Codes that nothing says the scale of would be taken for numbers."""
+    rest = {name: stored for name, stored in names.items() if name not in without}
+    for name, stored in rest.items():
+        if is_coded and not stored.role and checkpoint.tensors[name].tensor.dtype.startswith("F8"):
+            raise UnsupportedModel(f"{name}: it is stored as {checkpoint.tensors[name].tensor.dtype} without scales")
+    return rest
 
 
 def _taken(outer: Any) -> Any:

@@ -10,6 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from livingkv.experts.ahead import ReadAhead
+from livingkv.experts.alternation import Alternation, Fixed
+from livingkv.experts.foretelling import Foreteller
 from livingkv.experts.skeleton import expert_parameters, is_experts
 from livingkv.experts.stream import ExpertStream
 
@@ -46,6 +49,16 @@ def plug_in(network: Any, names: list[str], stream: ExpertStream) -> None:
     """Let the network's experts, modules of those names in the order of the index, be computed by the stream."""
     for layer, name in enumerate(names):
         setattr(network.get_submodule(name), _ATTRIBUTE, StreamedLayer(stream, layer))
+
+
+def plug_in_ahead(
+    network: Any, names: list[str], stream: ExpertStream, pace: Alternation | Fixed, n_at_most: int
+) -> None:
+    """Let experts of those modules be read before they are needed."""
+    teller = Foreteller(network, names)
+    ahead = ReadAhead(stream.index, stream.source, stream.arena, teller, pace, n_at_most)
+    stream.ahead = ahead
+    teller.watch(network, ahead.first)
 
 
 def without_experts(found: type) -> type:

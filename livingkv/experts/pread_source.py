@@ -1,7 +1,8 @@
 """The source that reads files: pieces of experts, in the order of their use, by a pool of threads.
 
 Knows placements and open files; refuses to know what is done with an expert. Each thread has one piece in flight, so
-the number of threads bounds what is asked of the drive. Where a run of blocks may lie in its row as it is in the file
+the number of threads bounds what is asked of the drive. Reads ahead begin a piece only while nothing that is needed is
+queued or being read. Where a run of blocks may lie in its row as it is in the file
 it is read there; else into the thread's own buffer, and the parts are copied to their places while they are in cache.
 """
 
@@ -30,11 +31,13 @@ PIECE_BYTES = 1 << 20
 class _Read:
     """One expert on its way. The pieces share it; whoever finishes the last of them completes the future."""
 
-    def __init__(self, key: ExpertKey, row: memoryview, n_pieces: int) -> None:
+    def __init__(self, key: ExpertKey, row: memoryview, n_pieces: int, *, ahead: bool) -> None:
         self.key, self.row = key, row
         self.future: Future[None] = Future()
         self.error: Exception | None = None
-        self.n_left = n_pieces
+        self.n_pieces = self.n_left = n_pieces
+        self.n_reading = 0
+        self.ahead = ahead
 
 
 class _Piece(NamedTuple):
@@ -60,6 +63,9 @@ class PreadSource:
         self._files = files
         self._piece_bytes = piece_bytes
         self._pieces: deque[_Piece] = deque()
+        self._ahead: deque[_Piece] = deque()
+        self._reads_ahead: dict[Future[None], _Read] = {}
+        self._n_needed = 0  # pieces of needed reads that are being read
         self._changed = threading.Condition()
         self._closed = False
         self._counts = SourceCounts()
@@ -75,7 +81,7 @@ class PreadSource:
         """See Source: a piece for each thread."""
         return len(self._threads) * self._piece_bytes
 
-    def read(self, key: ExpertKey, row: memoryview) -> Future[None]:
+    def read(self, key: ExpertKey, row: memoryview, *, ahead: bool = False) -> Future[None]:
         """See Source."""
         runs = self._index.placement(key).runs
         spans = [
@@ -83,14 +89,33 @@ class PreadSource:
             for run in runs
             for lo in range(run.block_lo, run.block_hi, self._piece_bytes)
         ]
-        read = _Read(key, row, len(spans))
+        read = _Read(key, row, len(spans), ahead=ahead)
         with self._changed:
             if self._closed:
                 path = str(self._index.checkpoint.files[runs[0].file].path)
                 raise ExpertReadError("the model is closed", path=path, offset=runs[0].lo)
-            self._pieces.extend(_Piece(read, *span) for span in spans)
+            (self._ahead if ahead else self._pieces).extend(_Piece(read, *span) for span in spans)
+            if ahead:
+                self._reads_ahead[read.future] = read
             self._changed.notify(len(spans))
         return read.future
+
+    def need(self, future: Future[None]) -> None:
+        """See Source."""
+        with self._changed:
+            self._needed_now(future)
+
+    def give_up(self, future: Future[None]) -> bool:
+        """See Source."""
+        with self._changed:
+            read = self._reads_ahead.get(future)
+            if read is None or read.n_reading or read.n_left < read.n_pieces:
+                return False
+            del self._reads_ahead[future]
+            run = self._take_out(read)[0].run
+        path = str(self._index.checkpoint.files[run.file].path)
+        future.set_exception(ExpertReadError("it was not wanted any more", path=path, offset=run.lo))
+        return True
 
     def counts(self) -> SourceCounts:
         """See Source."""
@@ -100,6 +125,8 @@ class PreadSource:
         """See Source."""
         with self._changed:
             self._closed = True
+            for future in list(self._reads_ahead):
+                self._needed_now(future)  # what was begun is finished
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
@@ -112,9 +139,45 @@ class PreadSource:
 
     def _next(self) -> _Piece | None:
         with self._changed:
-            while not self._pieces and not self._closed:
-                self._changed.wait()
-            return self._pieces.popleft() if self._pieces else None
+            while True:
+                if self._pieces:
+                    piece = self._pieces.popleft()
+                    self._n_needed += 1
+                elif self._ahead and not self._n_needed:
+                    piece = self._ahead.popleft()
+                elif self._closed:
+                    return None
+                else:
+                    self._changed.wait()
+                    continue
+                piece.read.n_reading += 1
+                return piece
+
+    def _needed_now(self, future: Future[None]) -> None:
+        read = self._reads_ahead.pop(future, None)
+        if read is not None:
+            read.ahead = False
+            self._n_needed += read.n_reading
+            self._pieces.extend(self._take_out(read))
+            self._changed.notify_all()
+
+    def _take_out(self, read: _Read) -> list[_Piece]:
+        """The pieces of a read ahead that were not begun. They are in no queue then."""
+        found = [piece for piece in self._ahead if piece.read is read]
+        self._ahead = deque(piece for piece in self._ahead if piece.read is not read)
+        return found
+
+    def _finished(self, read: _Read) -> None:
+        """A piece of that read is over."""
+        read.n_reading -= 1
+        read.n_left -= 1
+        if read.ahead:
+            if not read.n_left:
+                del self._reads_ahead[read.future]
+            return
+        self._n_needed -= 1
+        if not self._n_needed and self._ahead:
+            self._changed.notify(len(self._ahead))
 
     def _serve(self, piece: _Piece, buffer: memoryview) -> None:
         read, started = piece.read, perf_counter()
@@ -126,7 +189,7 @@ class PreadSource:
                 error = lost
         with self._changed:
             read.error = read.error or error
-            read.n_left -= 1
+            self._finished(read)
             is_last = read.n_left == 0
             old, n_bytes, seconds = self._counts, piece.hi - piece.lo, perf_counter() - started
             self._counts = SourceCounts(

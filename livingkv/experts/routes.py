@@ -31,16 +31,15 @@ class OneTokenRoute:
 AnyRoute = Route | OneTokenRoute
 
 
-def routes_of(chosen: Tensor, n_experts: int) -> list[AnyRoute]:
+def routes_of(rows: list[list[int]], n_experts: int, device: torch.device) -> list[AnyRoute]:
     """The work of every expert that was chosen, in ascending order; OneTokenRoutes all, or none.
 
-    One transfer from the device, and one back unless it is a single token. chosen: [tokens, top_k]. An expert's tokens
-    are ordered by rank, then by token: eager code asks `torch.where` of a mask [rank, token]. The number `n_experts`
-    marks what other devices compute, and is left out.
+    One transfer to the device, unless it is a single token. rows: the router's choice, [tokens][top_k]. An expert's
+    tokens are ordered by rank, then by token: eager code asks `torch.where` of a mask [rank, token]. The number
+    `n_experts` marks what other devices compute, and is left out.
     """
-    rows: list[list[int]] = chosen.tolist()
     work: dict[int, list[tuple[int, int]]] = {}
-    for rank in range(chosen.shape[1]):
+    for rank in range(len(rows[0]) if rows else 0):
         for token, row in enumerate(rows):
             work.setdefault(row[rank], []).append((rank, token))
     work.pop(n_experts, None)
@@ -51,6 +50,6 @@ def routes_of(chosen: Tensor, n_experts: int) -> list[AnyRoute]:
     if not experts:
         return []
     flat = torch.tensor([pair for expert in experts for pair in work[expert]], dtype=torch.int64)
-    ranks, tokens = flat.t().contiguous().to(chosen.device)
+    ranks, tokens = flat.t().contiguous().to(device)
     sizes = [len(work[expert]) for expert in experts]
     return [Route(*one) for one in zip(experts, tokens.split(sizes), ranks.split(sizes), strict=True)]

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from livingkv.errors import ModelError
+from livingkv.experts.ahead import ReadAhead
 from livingkv.experts.arena import Row, RowArena, RowState
-from livingkv.experts.counts import LayerCounts, StreamCounts
+from livingkv.experts.counts import AheadCounts, LayerCounts, StreamCounts
 from livingkv.experts.formats import Format
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey
@@ -31,23 +32,29 @@ from livingkv.experts.stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pass of which every read that it needs is on its way. hidden: what the experts get, [tokens, hidden]."""
+    """A pass of which every read that it needs is on its way.
+
+    chosen: the router's choice, [tokens][top_k]. hidden: what the experts get, [tokens, hidden].
+    """
 
     layer: int
     experts: tuple[int, ...]
+    chosen: list[list[int]]
     hidden: Tensor
 
 
 class ExpertStream:
     """Index, source, arena and stage together. `formats` has one for each layer.
 
-    on_asked: called in every pass once its reads are on their way, for those who record or foretell; None for nobody.
+    ahead: reads the next layer's experts early; None: nobody does. on_asked: called in every pass once its reads are on
+    their way, for those who record; None for nobody.
     """
 
     def __init__(
         self, index: ExpertIndex, source: Source, arena: RowArena, stage: Stage, formats: tuple[Format, ...]
     ) -> None:
         self.index, self.source, self.arena, self.stage = index, source, arena, stage
+        self.ahead: ReadAhead | None = None
         self.on_asked: Callable[[Asked], None] | None = None
         self._formats = formats
         self._hits = [0] * len(formats)
@@ -65,18 +72,38 @@ class ExpertStream:
         """
         if self._closed:
             raise ModelError("the streamed model is closed: load it again")
-        routes = routes_of(chosen, self.index.layers[layer].n_experts)
+        chosen_rows, guessed = self._transferred(layer, hidden, chosen)
+        routes = routes_of(chosen_rows, self.index.layers[layer].n_experts, chosen.device)
         self._n_passes += 1
         self._n_tokens += hidden.shape[0]
         work = _Pass(self, layer, routes, _Sum(self._formats[layer], module, hidden, weights, routes))
         try:
+            if self.ahead is not None:
+                self.ahead.begin(layer, (route.expert for route in routes), hidden.shape[0])
             work.start()
             if self.on_asked is not None:
-                self.on_asked(Asked(layer, tuple(route.expert for route in routes), hidden))
+                self.on_asked(Asked(layer, tuple(route.expert for route in routes), chosen_rows, hidden))
+            if self.ahead is not None:
+                work.look_ahead(self.ahead, hidden, guessed)
             work.run()
         finally:
             work.let_go()
+        if self.ahead is not None:
+            self.ahead.end(layer)
         return work.sum.result()
+
+    def _transferred(
+        self, layer: int, hidden: Tensor, chosen: Tensor
+    ) -> tuple[list[list[int]], list[list[int]] | None]:
+        """The router's choice, and on a device that of the next layer as far as foretold, in one transfer."""
+        if self.ahead is None or chosen.device.type == "cpu":
+            return chosen.tolist(), None
+        guess = self.ahead.guess(layer + 1, hidden)
+        if guess is None:
+            return chosen.tolist(), None
+        width = chosen.shape[1]
+        rows = torch.cat([chosen, guess.to(chosen.device, chosen.dtype)], dim=1).tolist()
+        return [row[:width] for row in rows], [row[width:] for row in rows]
 
     def ask(self, key: ExpertKey, row: Row, arrivals: queue.SimpleQueue[ExpertKey] | None = None) -> None:
         """Begin to read an expert into a row that was taken; it is put into `arrivals` when it is there or lost."""
@@ -106,8 +133,9 @@ class ExpertStream:
 
     def counts(self) -> StreamCounts:
         """The sums so far."""
+        ahead = AheadCounts() if self.ahead is None else self.ahead.counts()
         layers = tuple(LayerCounts(*pair) for pair in zip(self._hits, self._misses, strict=True))
-        return StreamCounts(layers, self._n_passes, self._n_tokens, self._waited_s, self.source.counts())
+        return StreamCounts(layers, self._n_passes, self._n_tokens, self._waited_s, self.source.counts(), ahead)
 
 
 @dataclass(slots=True)
@@ -123,6 +151,7 @@ class _Pass:
     arrivals: queue.SimpleQueue[ExpertKey] = field(default_factory=queue.SimpleQueue)
     held: dict[ExpertKey, Row] = field(default_factory=dict)
     n_reading: int = 0
+    ahead: ReadAhead | None = None
 
     def start(self) -> None:
         """Find what is there, and ask for the rest as far as there are rows."""
@@ -141,6 +170,17 @@ class _Pass:
             else:
                 self.ready.append(key)
         self._ask()
+
+    def look_ahead(self, ahead: ReadAhead, hidden: Tensor, guessed: list[list[int]] | None) -> None:
+        """Let the next layer's experts be read in the gaps of this pass. guessed: None where it is to be found out."""
+        if guessed is None and hidden.device.type == "cpu":
+            guess = ahead.guess(self.layer + 1, hidden)
+            guessed = None if guess is None else guess.tolist()
+        if guessed is not None:
+            ahead.expect(self.layer + 1, guessed, len(self.routes))
+            self.ahead = ahead
+            if not self.missing:
+                ahead.fill()
 
     def run(self) -> None:
         """Compute everything."""
@@ -164,13 +204,15 @@ class _Pass:
     def _ask(self) -> None:
         while self.missing:
             key = self.missing[0]
-            row = self.stream.arena.take(key, len(self.routes))
+            row = self.stream.arena.take(key, len(self.routes), may_wait=not self.held)
             if row is None:
                 return
             self.stream.ask(key, row, self.arrivals)
             self.missing.popleft()
             self.held[key] = row
             self.n_reading += 1
+        if self.ahead is not None:
+            self.ahead.fill()
 
     def _arrived(self) -> ExpertKey:
         try:

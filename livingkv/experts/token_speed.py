@@ -46,7 +46,8 @@ def eta(n_bytes: float, bytes_per_s: float | None, seconds: float) -> float | No
 
 @dataclass(frozen=True, slots=True)
 class TokenSpeed:
-    """Generated tokens and what they took. n_bytes: read for them, padding included. prompt_s: until the first token.
+    """Generated tokens and what they took. n_bytes: read for them, padding included;
+    needed_bytes: without what was read ahead in vain. prompt_s: until the first token.
 
     waited_s: the model's thread had nothing to do but wait for reads.
     """
@@ -54,6 +55,7 @@ class TokenSpeed:
     n_tokens: int
     seconds: float
     n_bytes: int
+    needed_bytes: int
     n_hits: int
     n_misses: int
     waited_s: float
@@ -74,6 +76,7 @@ class TokenSpeed:
 class _Moment(NamedTuple):
     time: float
     n_bytes: int
+    needed_bytes: int
     n_hits: int
     n_misses: int
     waited_s: float
@@ -89,16 +92,15 @@ class _Watcher:
     def put(self, value: Tensor) -> None:
         """The prompt or a token."""
         counts = self.model.counts()
-        self.moments.append(
-            _Moment(perf_counter(), counts.source.n_bytes, counts.n_hits, counts.n_misses, counts.waited_s)
-        )
+        now, n_bytes = perf_counter(), counts.source.n_bytes
+        self.moments.append(_Moment(now, n_bytes, counts.needed_bytes, counts.n_hits, counts.n_misses, counts.waited_s))
 
     def end(self) -> None:
         """There is no more."""
 
 
-def token_speed(model: StreamedModel, n_tokens: int) -> TokenSpeed:
-    """Generate so many tokens after a short prompt of random ones, and a few that are not counted. Blocks.
+def token_speed(model: StreamedModel, n_tokens: int, prompt_ids: Sequence[int] = ()) -> TokenSpeed:
+    """Generate so many tokens after a prompt, and a few that are not counted. Blocks. prompt_ids: else random ones.
 
     Tokens are drawn at temperature 1, always the same ones: the likeliest ones may go round in a circle, of which RAM
     would hold all experts. Raises ExpertReadError.
@@ -107,7 +109,9 @@ def token_speed(model: StreamedModel, n_tokens: int) -> TokenSpeed:
     n_all = n_tokens + _WARM_TOKENS
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(0)
-        prompt = torch.randint(0, network.config.vocab_size, (1, _PROMPT_TOKENS), device=network.device)
+        given = torch.tensor([list(prompt_ids)]) if prompt_ids else None
+        drawn = torch.randint(0, network.config.vocab_size, (1, _PROMPT_TOKENS))
+        prompt = (drawn if given is None else given).to(network.device)
         network.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
@@ -124,9 +128,10 @@ def token_speed(model: StreamedModel, n_tokens: int) -> TokenSpeed:
         n_tokens,
         ended.time - started.time,
         ended.n_bytes - started.n_bytes,
+        ended.needed_bytes - started.needed_bytes,
         ended.n_hits - started.n_hits,
         ended.n_misses - started.n_misses,
         ended.waited_s - started.waited_s,
-        _PROMPT_TOKENS,
+        prompt.shape[1],
         answered.time - asked.time,
     )

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from livingkv.errors import (
+    FingerprintMismatch,
     InputError,
     KeyMissing,
     LivingKVError,
     SessionExists,
     SessionNotFound,
+    SettingError,
     StoreFull,
     StoreLocked,
     StoreNotFound,
@@ -65,6 +67,10 @@ def api_error(error: LivingKVError) -> ApiError:
         return ApiError(404, "there is no such session", code="session_not_found")
     if isinstance(error, SessionExists):
         return ApiError(409, str(error), code="session_exists")
+    if isinstance(error, (SettingError, FingerprintMismatch)):
+        what = error.field if isinstance(error, SettingError) else "model"
+        told = f"the service is set up otherwise than this store ({what}): whoever runs it has to mend that"
+        return ApiError(500, told, code="service_settings")
     if isinstance(error, InputError):
         return ApiError(400, str(error), param=error.field)
     if isinstance(error, StoreFull):

@@ -63,6 +63,7 @@ class ExpertsCensus(Collector):
 
 _COUNTERS = {
     "read_bytes": "Bytes of experts that were read from the model's files, padding included",
+    "wasted_bytes": "Of these, read ahead and not needed",
     "hits": "Uses of experts that RAM held",
     "misses": "Uses of experts that RAM did not hold",
     "waited_seconds": "Seconds in which the model waited for reads alone",
@@ -72,15 +73,16 @@ _COUNTERS = {
 _GAUGES = {
     "ram_bytes": "RAM for experts",
     "drive_bytes_per_second": "What the drive brought past the page cache at the start, reads of 1 MiB, 8 at once",
-    "eta": "Share of the passes' time that the drive alone would need for the bytes read: 1 is its limit",
+    "eta": "Share of the passes' time that the drive alone would need for what was needed: 1 is its limit",
 }
 
 
 def _values(now: Streaming) -> dict[str, float | None]:
     counts, clock = now.model.counts(), now.model.clock
-    n_bytes, seconds = counts.source.n_bytes, clock.seconds
+    n_bytes, seconds = counts.needed_bytes, clock.seconds
     return {
-        "read_bytes": n_bytes,
+        "read_bytes": counts.source.n_bytes,
+        "wasted_bytes": counts.ahead.wasted_bytes,
         "hits": counts.n_hits,
         "misses": counts.n_misses,
         "waited_seconds": counts.waited_s,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
-from livingkv.errors import InputError, ModelNotFound
+from livingkv.errors import InputError, ModelDamaged, ModelNotFound
 from livingkv.server.api_errors import ApiError
 from livingkv.server.guard import Caller
 from livingkv.server.job_results import Result, defragged_json, receipt_json, reembedded_json
@@ -105,6 +106,7 @@ def _add_upkeep(router: APIRouter, service: Service) -> None:
     @router.post("/memory/reembed", status_code=202)
     async def reembed(body: ReembedBody, request: Request) -> Response:
         caller, _ = _admin(request, None)
+        _check_embedder(body.embedder)
         job = service.work.store_job(
             caller.tenant,
             "reembed",
@@ -170,11 +172,18 @@ def _prunable(tenant: Tenant, owner: Owner) -> list[str]:
     return [row.name for row in tenant.home.store().sessions() if owner.owns(row.name) and not row.pinned]
 
 
+def _check_embedder(name: str) -> None:
+    """Folders of the machine are for who runs the service: loading one may run code that lies in it."""
+    if name.startswith(("/", ".", "~")) or Path(name).is_dir():
+        raise InputError("embedder", repr(name), "a name is allowed; with a folder livingkv reembed does it")
+
+
 def _reembedded(tenant: Tenant, embedder: str, progress: Callable[[int, int], None]) -> Result:
     try:
         return reembedded_json(tenant.memory.reembed(embedder, progress=progress))
-    except ModelNotFound as error:
-        raise ApiError(400, str(error), param="embedder", code="model_not_found") from error
+    except (ModelNotFound, ModelDamaged) as error:
+        code = "model_not_found" if isinstance(error, ModelNotFound) else "model_damaged"
+        raise ApiError(400, str(error), param="embedder", code=code) from error
 
 
 def _accepted(job: Job) -> Response:

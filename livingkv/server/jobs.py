@@ -142,6 +142,14 @@ class Jobs:
             for job in self.of(tenant)
         )
 
+    def forget_names(self, tenant: str, is_there: Callable[[str | None, str | None], bool]) -> None:
+        """Let ended jobs name no session and no source that are there no more; the counts of what they did stay."""
+        for job in self.of(tenant):
+            if job.has_ended and not is_there(job.session, job.source):
+                named = {"session", "source"}
+                result = {name: value for name, value in (job.result or {}).items() if name not in named}
+                job.session, job.source, job.result = None, None, result or None
+
     def _go_on(self, tenant: str, own: _Tenant) -> None:
         """Start the next one, if none runs."""
         if own.waiting and not own.is_running:

@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from livingkv.errors import InputError
 from livingkv.json_fields import FieldError, Fields
+from livingkv.regular_files import read_regular, require_regular
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -87,7 +88,7 @@ def revoke_key(path: Path, key_id: str) -> ApiKey:
 def read_keys(path: Path) -> list[ApiKey]:
     """The keys of a file. Raises InputError where it cannot be read as such, or a later version wrote it."""
     try:
-        return _keys_of(path.read_bytes())
+        return _keys_of(read_regular(path))
     except OSError as error:
         raise InputError("keys file", path, f"a file of `livingkv keys add` is allowed ({error.strerror})") from error
     except FieldError as error:
@@ -106,6 +107,7 @@ class KeyRing:
             raise InputError("keys file", path, "at least one key is needed: make it with `livingkv keys add`")
 
     def _refresh(self) -> None:
+        require_regular(self._path)
         status = self._path.stat()
         stamp = (status.st_mtime_ns, status.st_ino)
         if stamp != self._stamp:

@@ -13,6 +13,7 @@ from livingkv.server.api_errors import ApiError
 from livingkv.server.options import ServerOptions
 from livingkv.server.tenants import Tenant
 
+_TOKEN_BYTES = 4
 _REMEMBERED = 1024
 """So many names are kept before those that count no more are dropped."""
 
@@ -61,6 +62,11 @@ class TurnLimits:
             if size + n_more >= self.max_tenant_bytes:
                 allowed = f"{size} bytes are stored and {self.max_tenant_bytes} are allowed: forget some sessions"
                 raise ApiError(507, allowed, code="tenant_full")
+
+
+def tokens_at_least(n_bytes: int) -> int:
+    """About how few tokens a text of so many bytes has: plain English has a token in four bytes, most else more."""
+    return n_bytes // _TOKEN_BYTES
 
 
 def _too_long(n_tokens: str, allowed: int) -> ApiError:

@@ -26,6 +26,8 @@ _LEAST = {
     "max_sessions": 1,
     "max_tenant_bytes": 1 << 20,
     "requests_per_minute": 1,
+    "state_ram_bytes": 0,
+    "state_disk_bytes": 0,
     "n_waiting": 1,
     "n_side_by_side": 1,
     "context_tokens": 1,
@@ -44,6 +46,7 @@ class ServerOptions:
     turns on the model, each with a hot window of its own. max_ingest_bytes, max_import_bytes: a text to ingest, and a
     file to import; max_body_bytes: any other body. context_tokens: prompt and reply together, None for what the
     model was trained for. stop_s: how long streams may go on after SIGTERM.
+    state_ram_bytes, state_disk_bytes: of each tenant, for the states of a model that is not of plain keys and values.
     idle_s: after so long without work, sessions leave device memory and RAM.
     allowed_hosts, allowed_origins: names in Host headers, and web pages, besides the service's own.
     """
@@ -66,6 +69,8 @@ class ServerOptions:
     max_sessions: int = 100_000
     max_tenant_bytes: int | None = None
     requests_per_minute: int | None = None
+    state_ram_bytes: int = 1 << 30
+    state_disk_bytes: int = 1 << 33
     idle_s: float = 60.0
     stop_s: float = 4.0
     allowed_hosts: tuple[str, ...] = ()

@@ -45,6 +45,8 @@ def owner_of(headers: Headers, caller: Caller, user: str | None) -> Owner:
     cannot be one, ApiError where it is everybody and the key is no admin's."""
     if caller.forwards_users:
         forwarded = name_in(headers, USER_HEADER)
+        if forwarded == EVERYBODY:
+            raise InputError(USER_HEADER, repr(EVERYBODY), "the name of one user is allowed")
         user = user if forwarded is None else forwarded
     if user == EVERYBODY:
         caller.require("admin")

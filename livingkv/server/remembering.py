@@ -17,7 +17,7 @@ from livingkv.scope import ALL, Scope
 from livingkv.server.api_errors import ApiError
 from livingkv.server.claims import claimed
 from livingkv.server.counters import Counters
-from livingkv.server.limits import TurnLimits
+from livingkv.server.limits import TurnLimits, tokens_at_least
 from livingkv.server.memory_bodies import AskBody, SearchBody, TurnBody
 from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, shown_stats, usage
 from livingkv.server.owners import Owner
@@ -44,13 +44,14 @@ class Remembering:
     counters: Counters
 
     def turn(self, body: TurnBody) -> Json:
-        """Recall, then store the messages, all or none of them. Raises ApiError or LivingKVError; nothing is stored
-        then."""
+        """Recall, then store the messages, all or none of them. Raises ApiError or LivingKVError: nothing of them is
+        stored then, but a session that was made for them may stay, empty."""
         started, name = perf_counter(), self.owner.stored(body.session or DEFAULT_SESSION)
         messages = [message.model_dump() for message in body.messages]
         with claimed(self.tenant, name):
-            self.limits.check_bytes(self.tenant, sum(len(message.content.encode()) for message in body.messages))
-            is_new = self.tenant.home.known_session(name, kv=body.kv) is None
+            row = self.tenant.home.known_session(name, kv=body.kv)
+            is_new = row is None
+            self._check_room(body, keeps_kv=body.kv if row is None else not row.text_only)
             if is_new:
                 self.limits.check_sessions(self.tenant)
             answer, hits = self._recalled(body, name, is_new=is_new)
@@ -80,6 +81,12 @@ class Remembering:
             "timings_ms": {step: seconds * 1000 for step, seconds in timings.items()},
         }
 
+    def _check_room(self, body: TurnBody, *, keeps_kv: bool) -> None:
+        """Raise ApiError where the messages, and as far as it is known the KV of them, are more than may be stored."""
+        n_bytes = sum(len(message.content.encode()) for message in body.messages)
+        n_kv = self.tenant.kv_bytes(tokens_at_least(n_bytes)) if keeps_kv else 0
+        self.limits.check_bytes(self.tenant, n_bytes + n_kv)
+
     def _recalled(self, body: TurnBody, name: str, *, is_new: bool) -> tuple[Answer | None, list[Hit]]:
         """What is known before the messages are stored; None where nothing is asked."""
         asked = body.asked
@@ -89,7 +96,7 @@ class Remembering:
             return nothing_stored(), []
         scope = Scope.of(name) if body.recall == "session" else scope_of(self.owner, None)
         if body.mode == "extract":
-            found = extract(self.tenant.home, asked, scope, limit=body.k, only_told=True)
+            found = extract(self.tenant.home, asked, scope, limit=body.k)
             return found.answer, [hit_of(hit) for hit in found.hits]
         hits = self.tenant.memory.search(asked, session=scope, limit=body.k)
         return self._answer(asked, scope, body.mode, body.max_tokens), hits

@@ -11,14 +11,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from jinja2 import TemplateError
 
-from livingkv.engine import Engine
 from livingkv.errors import InputError
-from livingkv.framing import sentence_tokens
+from livingkv.framing import Words, sentence_tokens
 from livingkv.server import text_pieces
 from livingkv.server.segments import Segment, joined, whole_of
 from livingkv.server.stepwise import pause
@@ -29,6 +28,30 @@ from livingkv.text import SentenceSpan, split_sentences
 Message = Mapping[str, Any]
 Count = Callable[[int], None]
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+
+class Vocabulary(Protocol):
+    """What is asked of a model here: a LoadedModel or a StateModel."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """transformers' fast tokenizer."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Token ids that end an answer."""
+
+
+class Speaker(Protocol):
+    """A model and its words: an Engine, or what chats without one."""
+
+    @property
+    def model(self) -> Vocabulary:
+        """The model."""
+
+    @property
+    def words(self) -> Words:
+        """Its tokenizer, with text and template kept apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +69,7 @@ class _Marks:
 class ChatTemplate:
     """A model's chat template. Not thread-safe, as the tokenizer is not."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Speaker) -> None:
         self._tokenizer = engine.model.tokenizer
         self._words = engine.words
         self._stops = tuple(self._tokenizer.convert_ids_to_tokens(sorted(engine.model.stop_ids)))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from livingkv.engine import Engine
 from livingkv.generation import Collecting, Generated
 from livingkv.sampling import Sampler, Sampling
 from livingkv.server.events import Emit, Finish, TokenLogprob, Wrote
+from livingkv.server.rendering import Speaker
 from livingkv.server.token_texts import TokenTexts
 from livingkv.server.tool_calls import TOOL_CALL, ToolCall, parse_reply
 
@@ -31,7 +31,7 @@ class Wish:
 class Replying:
     """Collects one reply and tells what of it is certain."""
 
-    def __init__(self, engine: Engine, texts: TokenTexts, wish: Wish, emit: Emit) -> None:
+    def __init__(self, engine: Speaker, texts: TokenTexts, wish: Wish, emit: Emit) -> None:
         self.sampler = Sampler(wish.sampling, n_likeliest=wish.n_likeliest or 0)
         self._wish = wish
         self._texts = texts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from livingkv.results import Recall
 from livingkv.sampling import Sampling
@@ -142,6 +142,19 @@ class ResponseFormat(Lenient):
     type: Literal["text"]
 
 
+def _not_forced(value: Any) -> Any:
+    """Which tool is called, and in what form a reply is written, is the model's own choice."""
+    if value not in (None, "none", "auto"):
+        raise ValueError("a call cannot be forced here: auto and none are allowed")
+    return value
+
+
+def _only_text(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") in ("json_object", "json_schema"):
+        raise ValueError("JSON cannot be promised here: ask for it in words, or give a tool")
+    return value
+
+
 class MemoryField(Lenient):
     """What this service knows beside OpenAI's fields. history "stored": the messages follow what the session holds.
     keep: False leaves the turn out of the memory. recall: where memory is asked for what the window does not hold."""
@@ -206,8 +219,8 @@ class ChatBody(Generation):
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    response_format: ResponseFormat | None = None
+    tool_choice: Annotated[Literal["none", "auto"] | None, BeforeValidator(_not_forced)] = None
+    response_format: Annotated[ResponseFormat | None, BeforeValidator(_only_text)] = None
     store: bool | None = None
     session: Text | None = None
     memory: MemoryField | None = None

@@ -14,18 +14,14 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
-
-from livingkv.engine import Engine
-from livingkv.errors import InputError, LivingKVError
+from livingkv.errors import LivingKVError
 from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel
-from livingkv.sampling import Sampler, Sampling
 from livingkv.server.api_errors import ApiError, api_error, internal, without_values
 from livingkv.server.census import Census
 from livingkv.server.completing import Completion, CompletionRequest
 from livingkv.server.counters import Counters
-from livingkv.server.embedding import Embedded, Embedding
+from livingkv.server.embedding import Embedded
 from livingkv.server.events import Done, Emit, Event, Failed, FirstText, Wrote
 from livingkv.server.experts_census import ExpertsCensus, Streaming, streaming_of
 from livingkv.server.idempotency import Idempotency
@@ -34,13 +30,13 @@ from livingkv.server.job_work import JobWork
 from livingkv.server.jobs import Jobs
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
-from livingkv.server.settings import cancellable_settings
+from livingkv.server.parts import Parts, load_for_service
+from livingkv.server.state_chat import StateChat, no_memory
 from livingkv.server.stepwise import in_steps
-from livingkv.server.tenants import Tenant, Tenants
-from livingkv.server.token_texts import TokenTexts
+from livingkv.server.tenants import Tenant
 from livingkv.server.turn import Turn
 from livingkv.server.turn_request import TurnRequest
-from livingkv.settings import DEFAULT_CODEC
+from livingkv.state_model import StateModel
 from livingkv.store.disk import errors_named
 from livingkv.store.writer_lock import WriterLock
 
@@ -61,36 +57,16 @@ class Made(Generic[T]):
     value: T
 
 
-class _Parts:
-    """What there is once the model is loaded. Used on the inference thread only, but for names and limits."""
-
-    def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
-        self.model = model
-        self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
-        self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
-        self.texts = TokenTexts(model.tokenizer)
-        self.limits = TurnLimits.of(options, model.shape.native_context)
-        self.tenants = Tenants(options.folder, model, self.settings, counters, jobs.writes_to)
-        self.embedding = Embedding(self.engine, self.limits)
-
-    def warm_up(self) -> None:
-        """Generate a token; ready means that this works."""
-        words = self.engine.words
-        hot = self.engine.hot_window(self.settings, len(words.framing.prologue))
-        ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
-        for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 1):
-            pass
-
-
 class Service:
     """Made by whoever serves it; `start` and `stop` once each."""
 
-    def __init__(self, options: ServerOptions, model: ModelChoice | LoadedModel) -> None:
+    def __init__(self, options: ServerOptions, model: ModelChoice | LoadedModel | StateModel) -> None:
         self.options = options
         self.counters = Counters()
         self.started_s = int(time.time())
         self._model = model
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
+        self._states: StateChat | None = None
         self._streaming: Streaming | None = None
         self._lock: WriterLock | None = None
         self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
@@ -107,7 +83,7 @@ class Service:
             self._finish,
             self.counters,
             between=self._census.step,
-            ready=self.work.resume,
+            ready=self._resume,
             n_waiting=options.n_waiting,
             n_side_by_side=options.n_side_by_side,
             idle_s=options.idle_s,
@@ -134,12 +110,12 @@ class Service:
     @property
     def model_name(self) -> str:
         """What clients call the model. Raises ApiError while it is not loaded."""
-        return self._ready().model.name
+        return self._talking().model.name
 
     @property
     def limits(self) -> TurnLimits:
         """What a turn may take. Raises ApiError while the model is not loaded."""
-        return self._ready().limits
+        return self._talking().limits
 
     async def exposition(self) -> bytes:
         """What was counted, in Prometheus' text format: within a moment, also while a step takes long."""
@@ -156,10 +132,18 @@ class Service:
         with errors_named(self.options.folder):
             self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = WriterLock(self.options.folder, _LOCK)
-        model = self._model if isinstance(self._model, LoadedModel) else self._model.load(None)
-        parts = _Parts(self.options, model, self.counters, self.work.jobs)
+        model = load_for_service(self._model) if isinstance(self._model, ModelChoice) else self._model
+        if isinstance(model, StateModel):
+            self._streaming = streaming_of(model.streamed)
+            states = StateChat(self.options, model, self.counters)
+            states.warm_up()
+            self._states = states
+            return
+        parts = Parts(self.options, model, self.counters, self.work.jobs)
         parts.warm_up()
         self._streaming = None if model.experts is None else streaming_of(model.experts)
+        for problem in parts.tenants.misfits():
+            LOG.error("requests to a store will be refused: %s", problem)
         self._parts = parts
 
     def _idle(self) -> None:
@@ -170,18 +154,32 @@ class Service:
         with contextlib.ExitStack() as closing:
             if self._lock is not None:
                 closing.callback(self._lock.release)
+            if self._states is not None and isinstance(self._model, ModelChoice):
+                closing.callback(self._states.model.close)
             if self._parts is not None:
-                if not isinstance(self._model, LoadedModel):
+                if isinstance(self._model, ModelChoice):
                     closing.callback(self._parts.model.close)
                 self._parts.tenants.close()
 
-    def _ready(self) -> _Parts:
+    def _resume(self) -> None:
+        if self._states is None:
+            self.work.resume()
+
+    def _ready(self) -> Parts:
+        if self._states is not None:
+            raise no_memory(self._states.model)
         if self._parts is None:
             raise self._thread.refusal()
         return self._parts
 
+    def _talking(self) -> Parts | StateChat:
+        return self._states or self._ready()
+
     def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
         """A turn of a conversation. Closing the iterator gives it up."""
+        states = self._states
+        if states is not None:
+            return self._events(lambda emit: states.turn(tenant, asked, emit))
         parts = self._ready()
 
         def work(emit: Emit) -> Iterator[None]:
@@ -251,7 +249,8 @@ class Service:
 
     def enter(self, tenant: str, undo: contextlib.ExitStack, *, alone: bool = False) -> Generator[None, None, Tenant]:
         """The tenant's open parts, once one may come in; out again when `undo` is unwound. Whoever was alone may have
-        changed which conversations there are, and forgotten what kept answers quote. On the inference thread."""
+        changed which conversations there are, and forgotten what kept answers quote and ended jobs name. On the
+        inference thread."""
         tenants = self._ready().tenants
         tenants.let_go_others(tenant)
         one = tenants.open_one(tenant)
@@ -259,6 +258,7 @@ class Service:
         if alone:
             undo.callback(one.renew_conversations)
             undo.callback(self.once.forgotten, tenant)
+            undo.callback(self.work.jobs.forget_names, tenant, one.holds)
         return one
 
     def _in_background(self, make: Callable[[], Iterator[None]]) -> None:
@@ -289,8 +289,6 @@ class Service:
         """What the client is told of an error; what it did not cause is counted and logged, without any content."""
         if isinstance(error, ApiError):
             return error
-        if isinstance(error, InputError):
-            return api_error(error)
         told = api_error(error) if isinstance(error, LivingKVError) else internal()
         if told.status == 500:
             self.counters.failed.inc()

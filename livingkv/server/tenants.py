@@ -7,13 +7,21 @@ happens on the inference thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from livingkv.codec import page_bytes
 from livingkv.conversation_mark import is_conversation
-from livingkv.errors import InputError, SessionNotFound, StoreNotFound
+from livingkv.errors import (
+    FingerprintMismatch,
+    InputError,
+    LivingKVError,
+    SessionNotFound,
+    SettingError,
+    StoreNotFound,
+)
 from livingkv.home import Home
 from livingkv.memory import Memory
 from livingkv.models import LoadedModel
@@ -24,7 +32,7 @@ from livingkv.server.keys import TENANT
 from livingkv.server.rendering import ChatTemplate
 from livingkv.server.stepwise import pause_between_passes
 from livingkv.server.token_texts import TokenTexts
-from livingkv.settings import Settings
+from livingkv.settings import PAGE_TOKENS, Settings
 from livingkv.store import SessionRow
 from livingkv.watching import Watch
 
@@ -45,6 +53,11 @@ class Tenant:
     busy: set[str] = field(default_factory=set)
     at_work: set[str] = field(default_factory=set)
     awaits: Callable[[Callable[[str], bool]], bool] = lambda is_meant: False
+
+    def kv_bytes(self, n_tokens: int) -> int:
+        """What the pages of so many tokens take in the store."""
+        engine = self.home.engine()
+        return n_tokens * page_bytes(engine.codec.name, engine.shape) // PAGE_TOKENS
 
     @property
     def is_idle(self) -> bool:
@@ -74,6 +87,16 @@ class Tenant:
         finally:
             for names in (self.busy, self.at_work):
                 names.discard(name)
+
+    def holds(self, session: str | None, source: str | None) -> bool:
+        """True where the session of this stored name is there, with the source; None names none."""
+        if session is None:
+            return source is None
+        try:
+            row = self.home.store().session(session)
+        except (SessionNotFound, StoreNotFound):
+            return False
+        return source is None or source in row.sources
 
     def renew_conversations(self) -> None:
         """Have the table of conversations agree with the store."""
@@ -119,7 +142,8 @@ class Tenants:
         self._open: dict[str, Tenant] = {}
 
     def open_one(self, name: str) -> Tenant:
-        """A tenant's parts, its store opened now if need be. Raises StoreError or FingerprintMismatch."""
+        """A tenant's parts, its store opened now if need be. Raises StoreError, or FingerprintMismatch or SettingError
+        where the store was made otherwise than the service is set up."""
         tenant = self._open.get(name)
         if tenant is None:
             assert TENANT.fullmatch(name), "names of tenants come from the keys file"
@@ -127,6 +151,8 @@ class Tenants:
             home.watch = self._watch
             try:
                 store = home.store() if home.has_store else None
+                if store is not None:
+                    home.index.embedder_name()  # one that does not fit is told before anything is stored
                 engine = home.engine()
                 pause_between_passes(engine.runner)
                 parts = Conversations(store), ChatTemplate(engine), TokenTexts(self._model.tokenizer)
@@ -135,6 +161,20 @@ class Tenants:
                 raise
             tenant = self._open[name] = Tenant(name, home, *parts, Memory(home), awaits=partial(self._writes_to, name))
         return tenant
+
+    def misfits(self) -> Iterator[LivingKVError]:
+        """Why stores that there are cannot be used as the service is set up: a setting, or another model. Each is
+        opened for reading; what else is wrong with one is told when it is used."""
+        for path in sorted(self._folder.iterdir()):
+            if not (TENANT.fullmatch(path.name) and path.is_dir()):
+                continue
+            try:
+                with closing(Home(path, self._model, self._settings, read_only=True, create=False)) as home:
+                    home.index.embedder_name()
+            except (SettingError, FingerprintMismatch) as error:
+                yield error
+            except LivingKVError:
+                continue
 
     def opened(self) -> tuple[Tenant, ...]:
         """Those that were used since the start."""

@@ -53,8 +53,7 @@ class Turn:
             place = yield from Placing(self._tenant, self._asked, self._limits).placed(undo)
             max_tokens = self._limits.room_for_reply(place.n_prompt, self._asked.wish.max_tokens)
             if self._asked.is_kept:
-                if place.goes_on is None:
-                    self._limits.check_sessions(self._tenant)
+                self._check_room(place)
                 self._home.writable_store()
             window = self._window(place, undo)
             hot, n_cached = window.hot, window.hot.n_tokens
@@ -83,6 +82,13 @@ class Turn:
             self._emit(Done(finish, place.n_prompt, n_cached, n_generated, n_read, name, calls, beside))
         if self._asked.is_kept:
             self._home.index.feed_if_possible()
+
+    def _check_room(self, place: Place) -> None:
+        """Raise ApiError where the tenant may not store what of the prompt is not stored yet."""
+        n_stored = 0 if place.goes_on is None else place.goes_on.session.n_tokens
+        self._limits.check_bytes(self._tenant, self._tenant.kv_bytes(place.n_prompt - n_stored))
+        if place.goes_on is None:
+            self._limits.check_sessions(self._tenant)
 
     def _new_name(self) -> str | None:
         if not self._asked.is_kept:

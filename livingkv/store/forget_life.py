@@ -73,10 +73,11 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            self._reading.require_key(session_id, self._reading.require_session(snapshot, session_id))
+            session = self._reading.require_session(snapshot, session_id)
+            self._reading.require_key(session_id, session)
             sources = {number: item for number, item in snapshot.sources(session_id) if item.name == name}
             if not sources or not name:
-                raise InputError("source", repr(name), f"sources of session {session_id} are allowed")
+                raise InputError("source", repr(name), f"sources of session {session.name!r} are allowed")
             for number, item in sources.items():
                 chunks = dict.fromkeys(snapshot.source_chunks(session_id, number, 0))
                 options = (self._reading.read_chunk, self.fingerprint.page_tokens, loss)
@@ -104,7 +105,7 @@ class StoreForgetting(StoreLife):
         def make(plan: Plan, snapshot: Snapshot) -> None:
             for session_id in gone:
                 self._reading.require_session(snapshot, session_id)
-            plan_forget_sessions(plan, snapshot, gone, loss)
+            plan_forget_sessions(plan, snapshot, gone, self._reading.read_chunk, loss)
 
         return self._forget(make, loss, lambda each: each.session_id in gone, dry_run=dry_run)
 
@@ -113,7 +114,8 @@ class StoreForgetting(StoreLife):
         loss = Loss()
 
         def make(plan: Plan, snapshot: Snapshot) -> None:
-            plan_forget_sessions(plan, snapshot, [session_id for session_id, _ in snapshot.sessions()], loss)
+            gone = [session_id for session_id, _ in snapshot.sessions()]
+            plan_forget_sessions(plan, snapshot, gone, self._reading.read_chunk, loss)
 
         return self._forget(make, loss, lambda each: True, dry_run=dry_run)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from livingkv.errors import RecordDamaged
+from livingkv.errors import KeyMissing, RecordDamaged
 from livingkv.store.appending import chunk_item
 from livingkv.store.chunk_payload import Chunk, ChunkPlace, pack_chunk, role_of
 from livingkv.store.events import Forgotten
@@ -234,7 +234,9 @@ def _drop_kv(
         )
 
 
-def plan_forget_sessions(plan: Plan, snapshot: Snapshot, session_ids: Iterable[int], loss: Loss) -> None:
+def plan_forget_sessions(
+    plan: Plan, snapshot: Snapshot, session_ids: Iterable[int], read_chunk: ReadChunk, loss: Loss
+) -> None:
     """Whole sessions go; what relatives share stays for them."""
     gone = set(session_ids)
     places: dict[Location, None] = {}
@@ -244,7 +246,7 @@ def plan_forget_sessions(plan: Plan, snapshot: Snapshot, session_ids: Iterable[i
         others = [other for other in relatives(snapshot, session_id, session) if other not in gone]
         places |= {place: None for _, place in snapshot.events(session_id)}
         for number, row in snapshot.chunks(session_id):
-            loss.sentence_ids += range(row.first_sentence, row.first_sentence + row.n_sentences)
+            loss.sentence_ids += _living(session_id, session, number, row, read_chunk)
             if all(not _shares(snapshot, other, number, row.location) for other in others):
                 places[row.location] = None
         pages = dict(snapshot.pages_of(session_id))
@@ -261,6 +263,18 @@ def plan_forget_sessions(plan: Plan, snapshot: Snapshot, session_ids: Iterable[i
     loss.key_ids += sorted(lost - kept - {b""})
     plan.removed_weights += loss.sentence_ids
     plan.erasures += erasures((place for place in places if place.segment), overwrite=True)
+
+
+def _living(session_id: int, session: SessionItem, number: int, row: ChunkItem, read_chunk: ReadChunk) -> Iterable[int]:
+    """The sentences of a chunk that were not forgotten before; all, where it cannot be read any more."""
+    ids = range(row.first_sentence, row.first_sentence + row.n_sentences)
+    if not session.n_forgotten:
+        return ids
+    try:
+        forgotten = read_chunk(session_id, number, row).forgotten
+    except (RecordDamaged, KeyMissing):
+        return ids
+    return [each for each in ids if each - row.first_sentence not in forgotten]
 
 
 def _unshared(

@@ -194,7 +194,7 @@ def open_pages(
     """The pages of an open store: RAM of at most `ram_budget_bytes` over its disk.
 
     page_bytes: the size of a page of the store's codec and model. register: pins the RAM for a device. Raises
-    InputError when the budget is too small for 4 pages.
+    SettingError when the budget is too small for 4 pages.
     """
     ram = RamTier(ram_budget_bytes, page_bytes + store.seal_bytes, register)
     lower = [DiskTier(store.segments, store.disk)]

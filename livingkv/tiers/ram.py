@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from time import monotonic
 
-from livingkv.errors import InputError, RecordDamaged, StoreError
+from livingkv.errors import InputError, RecordDamaged, SettingError, StoreError
 from livingkv.tiers.arena import Arena, Register
 from livingkv.tiers.ram_entry import Claim, Entry, RamCounts
 from livingkv.tiers.tier import PageKey, record_start, room_bytes
@@ -31,7 +31,7 @@ def budget_for(n_pages: int, page_bytes: int) -> int:
 class RamTier:
     """A KeepingTier of at most `budget_bytes`, its bookkeeping included.
 
-    page_bytes: the size of a page; larger ones are refused. Raises InputError when fewer than 4 pages fit.
+    page_bytes: the size of a page; larger ones are refused. Raises SettingError when fewer than 4 pages fit.
     """
 
     name = "ram"
@@ -39,7 +39,7 @@ class RamTier:
     def __init__(self, budget_bytes: int, page_bytes: int, register: Register | None = None) -> None:
         least = budget_for(MIN_ROOMS, page_bytes)
         if budget_bytes < least:
-            raise InputError("ram_budget_bytes", budget_bytes, f"at least {least} are needed for this model")
+            raise SettingError("ram_budget_bytes", budget_bytes, f"at least {least} are needed for this model")
         self.page_bytes = page_bytes
         self._arena = Arena(budget_bytes // budget_for(1, page_bytes), room_bytes(page_bytes), register)
         self._lock = threading.Lock()

@@ -69,3 +69,33 @@ def test_verbs_with_the_backend(livingkv: Run, moe: Path, note: Path, tmp_path: 
     assert livingkv("chat", store, "--max-tokens", "2", *FEW, stdin=b"hello\n")[0] == 0
     assert livingkv("repair", store, *FEW)[0] == 0 and livingkv("check", store)[0] == 0
     fails(livingkv, "migrate", store, *FEW, word="name what to migrate to")
+
+
+def test_routes_are_recorded_and_simulated(livingkv: Run, moe: Path, note: Path, tmp_path: Path) -> None:
+    file = str(tmp_path / "routes.bin")
+    argv = ("experts", "trace", str(moe), file, "--ram-gb", FEW[-1], "--tokens", "5", "--text", str(note))
+    code, output, errors = livingkv(*argv, "--json")
+    found = json.loads(output)
+    assert (code, errors) == (0, "") and found["passes"] == 3 * (1 + 4 + 5)  # layers; prompt, warm, counted tokens
+    assert 10 < found["prompt_tokens"] < len(note.read_text()) and found["bytes"] == Path(file).stat().st_size
+    fails(livingkv, *argv, word="a new file is needed")
+    code, output, errors = livingkv("experts", "simulate", str(moe), file, "--json")
+    rows = json.loads(output)
+    assert (code, errors) == (0, "") and {row["rule"] for row in rows} == {"least recent", "stable subset", "optimum"}
+    for row in rows:
+        best = next(each for each in rows if each["n_rows"] == row["n_rows"] and each["rule"] == "optimum")
+        assert row["hit_share"] <= best["hit_share"]
+        assert row["n_hits"] + row["n_misses"] == best["n_hits"] + best["n_misses"] > 0
+    assert len(livingkv("experts", "simulate", str(moe), file, "--ram-gb", "0.0001")[1].splitlines()) == 3
+    fails(livingkv, "experts", "simulate", str(moe), str(note), word="no record of routes")
+    fails(livingkv, "experts", "simulate", str(moe), str(tmp_path / "none"), word="a record of routes is needed")
+
+
+def test_a_pack_is_made_and_read(livingkv: Run, moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_experts, "DRIVE_SECONDS", 0.01)
+    pack = str(tmp_path / "moe.pack")
+    code, output, errors = livingkv("experts", "pack", str(moe), pack, "--json")
+    assert (code, errors, json.loads(output)["experts"]) == (0, "", 24)
+    bench = ("experts", "bench", str(moe), "--pack", pack, "--ram-gb", FEW[-1], "--tokens", "2", "--json")
+    assert json.loads(livingkv(*bench)[1])["tokens"] == 2
+    fails(livingkv, "experts", "pack", str(moe), pack, word="something has that name")

@@ -6,6 +6,7 @@ So a missing fence shows as stale or overwritten numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from livingkv.experts.keys import ExpertKey
 from livingkv.experts.loading import load_streamed
 from livingkv.experts.stage import DeviceStage
 from livingkv.experts.stream import ExpertStream
+from tests.experts.coded_moe import write_coded
 from tests.experts.conftest import MadeOf
 from tests.experts.tiny_moe import plain_network
 
@@ -97,6 +99,16 @@ def test_a_ring_of_any_size_gives_the_same_answer(checkpoint_of: MadeOf, n_buffe
     assert run(checkpoint_of, device, n_buffers) == (True, [])
     copies = device.demands.count("compute after copy")
     assert device.demands.count("copy after compute") == copies - n_buffers
+
+
+def test_codes_and_scales_go_through_the_ring(tmp_path: Path) -> None:
+    folder = write_coded("modelopt", "qwen3_moe", tmp_path, hidden_size=64, moe_intermediate_size=32).folder
+    with torch.no_grad(), load_streamed(folder, ram_bytes=1 << 20) as streamed:
+        expected = streamed.network(IDS).logits
+        streamed.stream.stage = DeviceStage(streamed.index, streamed.arena, ListDevice(), 2)
+        assert torch.equal(streamed.network(IDS).logits, expected) and streamed.check() == []
+        streamed.stream.stage = DeviceStage(streamed.index, streamed.arena, ListDevice(forget_copied=True), 2)
+        assert not torch.equal(streamed.network(IDS).logits, expected)
 
 
 def test_a_forgotten_fence_is_seen(checkpoint_of: MadeOf) -> None:

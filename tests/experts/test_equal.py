@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 from random import Random
 from time import sleep
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from tests.experts.tiny_moe import FAMILIES, N_EXPERTS, TOP_K, plain_network
 PROMPT = torch.tensor([[5, 17, 80, 3, 44, 9, 62, 31, 7, 7, 50, 23, 90, 12]])
 N_LAYERS = 3
 LAP = N_LAYERS * TOP_K
+READ_AHEAD: tuple[Literal["off", "on"], ...] = ("off", "on")
 ROWS = {"none": 1, "partial": LAP + 4, "all": N_LAYERS * N_EXPERTS}
 
 pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
@@ -53,20 +55,26 @@ def test_equal_to_eager(checkpoint_of: MadeOf, family: str) -> None:
     folder = checkpoint_of(family)
     expected = answers(plain_network(folder))
     row_bytes = 0
-    for name, n_rows in reversed(ROWS.items()):
+    for (name, n_rows), read_ahead in product(reversed(ROWS.items()), READ_AHEAD):
         n_threads = 1 if name == "none" else 3
         ram_bytes = budget(row_bytes, n_rows, n_threads) if row_bytes else 1 << 30
-        with load_streamed(folder, ram_bytes=ram_bytes, n_threads=n_threads, piece_bytes=4096) as streamed:
+        with load_streamed(
+            folder, ram_bytes=ram_bytes, n_threads=n_threads, piece_bytes=4096, read_ahead=read_ahead, n_ahead=3
+        ) as streamed:
             row_bytes = streamed.index.row_bytes
             assert streamed.arena.n_rows == n_rows
             found = answers(streamed.network)
-            assert [torch.equal(a, b) for a, b in zip(expected, found, strict=True)] == [True] * len(expected), name
+            what = f"{name}, reading ahead {read_ahead}"
+            assert [torch.equal(a, b) for a, b in zip(expected, found, strict=True)] == [True] * len(expected), what
             assert streamed.check() == []
             counts = streamed.counts()
-            if name == "all":
-                assert counts.n_misses == counts.source.n_experts <= N_LAYERS * N_EXPERTS
-            if name == "none":
-                assert counts.n_hits == 0 and counts.n_misses == counts.source.n_experts
+        assert (counts.ahead.n_used > 0) == (read_ahead == "on" and name != "none"), what
+        if read_ahead == "off":
+            assert counts.n_misses == counts.source.n_experts
+        if name == "all":
+            assert counts.source.n_experts <= N_LAYERS * N_EXPERTS
+        if name == "none":
+            assert counts.n_hits == 0
 
 
 def test_equal_with_less_than_a_token_needs(checkpoint_of: MadeOf, caplog: pytest.LogCaptureFixture) -> None:

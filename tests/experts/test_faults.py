@@ -208,7 +208,7 @@ def test_a_closed_model_computes_nothing(folder: Path) -> None:
 
 
 def test_what_cannot_be_used_is_told(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"ram_bytes.*one expert takes 8192"):
+    with pytest.raises(InputError, match=r"ram_bytes.*one expert and the buffers of reading take 12288 bytes"):
         load_streamed(folder, ram_bytes=8192 + 4095, n_threads=1, piece_bytes=4096)
     with pytest.raises(InputError, match="source"):
         load_streamed(folder, ram_bytes=1 << 20, source="tape")  # type: ignore[arg-type]

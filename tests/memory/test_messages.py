@@ -134,3 +134,10 @@ def test_what_is_no_list_of_messages_is_refused(tmp_path: Path, given: Any) -> N
         pytest.raises(InputError, match="a list of messages"),
     ):
         memory.add_messages(given)
+
+
+def test_a_question_of_another_day_is_no_answer(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        memory.add_messages([*TALK, {"role": "user", "content": "What is my dog called?"}])
+        answer = memory.ask("What is my dog called?", mode="extract")
+        assert answer.answer == "My dog is called Rex."

@@ -18,6 +18,7 @@ import uvicorn
 from torch import Tensor
 
 from livingkv.memory import Memory
+from livingkv.model_choice import ModelChoice
 from livingkv.models import LoadedModel, from_network
 from livingkv.runner import Runner
 from livingkv.server.app import create_app
@@ -107,7 +108,7 @@ def cached(answer: Json) -> int:
 
 
 @contextmanager
-def serving(folder: Path, model: LoadedModel | None = None, **options: Any) -> Iterator[Served]:
+def serving(folder: Path, model: LoadedModel | ModelChoice | None = None, **options: Any) -> Iterator[Served]:
     """Serve `folder` on a free port until the block ends."""
     settings = options.pop("settings", Settings(block_tokens=64, window_tokens=1024))
     chosen = ServerOptions(folder, port=0, settings=settings, **options)

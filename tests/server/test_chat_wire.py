@@ -95,7 +95,7 @@ def test_messages_in_every_shape_work(served: Served, messages: list[Any]) -> No
         ({"messages": talk("a"), "max_tokens": True}, "max_tokens"),
         ({"messages": talk("a"), "max_tokens": 10**9}, "max_tokens"),
         ({"messages": talk("a"), "top_logprobs": 2}, None),
-        ({"messages": talk("a"), "response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"messages": talk("a"), "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": talk("a"), "tool_choice": "required"}, "tool_choice"),
         ({"messages": talk("a"), "session": "a/b"}, "session"),
         ({"messages": talk("a"), "session": ""}, "session name"),

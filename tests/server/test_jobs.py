@@ -59,6 +59,22 @@ def test_a_text_is_read_in_the_background(served: Served) -> None:
     assert job["id"] not in "".join(left_of_texts(served))
 
 
+def test_ended_jobs_name_nothing_that_was_forgotten(served: Served) -> None:
+    kept = ended(served, ingested(served, BOOK, session="kept", source="srcKEPT"))
+    gone = ended(served, ingested(served, BOOK, session="sessionGONE", source="srcGONE"))
+    part = ended(served, ingested(served, BOOK, session="kept", source="srcPART"))
+    named = {"user": served.user}
+    assert served.client.delete("/v1/sessions/sessionGONE", params=named).status_code == 200
+    body = {"session": "kept", "source": "srcPART", **named}
+    assert served.client.post("/v1/memory/forget", json=body).status_code == 200
+    listed = served.client.get("/v1/jobs", params=named)
+    assert "GONE" not in listed.text and "srcPART" not in listed.text
+    jobs = {job["id"]: job for job in listed.json()["jobs"]}
+    assert jobs[kept["id"]] == kept
+    for job in (gone, part):
+        assert jobs[job["id"]]["session"] is None and jobs[job["id"]]["result"]["bytes"] == len(BOOK)
+
+
 def test_plain_text_comes_with_the_rest_in_the_query(served: Served) -> None:
     query = {"session": "plain", "user": served.user, "source": "letter", "kv": "false"}
     answer = served.client.post("/v1/memory/ingest", params=query, content="Grüße aus Bö.\n".encode(), headers=PLAIN)

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from livingkv import home_index
+from livingkv.errors import ModelDamaged
 from livingkv.memory import Memory
 from livingkv.server import jobs as all_jobs
 from livingkv.server.keys import make_key
@@ -70,6 +72,25 @@ def test_vectors_are_made_anew_and_segments_moved(tmp_path: Path) -> None:
         assert moved["state"] == "done" and moved["result"]["bytes_after"] <= moved["result"]["bytes_before"]
     with Memory.open(tmp_path / "stores" / "default", read_only=True) as memory:
         assert memory.check().problems == ()
+
+
+def test_an_embedder_that_cannot_be_used_is_told_to_who_asked_for_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> None:
+        raise ModelDamaged("the embedder 'some/model' cannot be used")
+
+    served = replace(served, user="")
+    served.chat(HELLO, session="a")
+    monkeypatch.setattr(home_index, "make_embedder", damaged)
+    job = ended(served, started(served, "reembed", {"embedder": "some/model"}))
+    assert (job["state"], job["error"]["code"], job["error"]["param"]) == ("failed", "model_damaged", "embedder")
+
+
+@pytest.mark.parametrize("folder", ["/etc", "~", "../model", "livingkv"])
+def test_no_folder_of_the_services_machine_becomes_an_embedder(served: Served, folder: str) -> None:
+    answer = served.client.post("/v1/memory/reembed", json={"embedder": folder})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "embedder"
 
 
 @pytest.mark.parametrize("body", [{}, {"keep": 1, "below": 1.0}, {"keep": -1}, {"below": "x"}, {"keep": True}])

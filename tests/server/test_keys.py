@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,18 @@ def test_a_keys_file_that_is_damaged_or_gone_lets_nobody_in(tmp_path: Path) -> N
     assert ring.find(key) is None
     with pytest.raises(InputError, match="keys file"):
         KeyRing(file)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_the_keys_file_lets_nobody_in_and_holds_nobody_up(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    key = make_key(file, "anna", "", ["write"])
+    ring = KeyRing(file)
+    file.unlink()
+    os.mkfifo(file)
+    assert ring.find(key) is None
+    with pytest.raises(InputError, match="keys file"):
+        read_keys(file)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,11 @@ def test_a_proxy_says_for_whom_it_asks(house: House) -> None:
     assert {hit["user"] for hit in believed} == {"u2"}
 
 
+def test_a_proxy_asks_for_one_user(house: House) -> None:
+    answer = house.send("proxy", "POST", "/memory/search", json={"query": "gate"}, headers={"X-OpenWebUI-User-Id": "*"})
+    assert answer.status_code == 400 and "one user" in answer.json()["error"]["message"]
+
+
 def test_what_is_sealed_is_left_out_or_told_in_a_line(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     keys, settings = tmp_path / "keys", Settings(block_tokens=64, window_tokens=1024)

@@ -79,16 +79,16 @@ def test_a_quota_holds_and_is_known_after_a_restart(tmp_path: Path) -> None:
     kept = ["A short story. " * 30]
     with serving(folder, max_tenant_bytes=limit) as served:
         kept += [said(served.chat(*kept, session="kept")), "Go on."]
-        number = 0
-        while (answer := served.post({"messages": talk("Words. " * 200), "session": f"s{number}"})).status_code == 200:
+        number, more = 0, {"messages": talk("Words. " * 200)}
+        while (answer := served.post({**more, "session": f"s{number}"})).status_code == 200:
             number += 1
             assert folder_bytes(folder / "default") < limit + (1 << 20)
         assert number > 1 and answer.status_code == 507
     with serving(folder, max_tenant_bytes=limit) as served:
-        assert served.post({"messages": talk("Hello."), "session": "new"}).status_code == 507
+        assert served.post({**more, "session": "new"}).status_code == 507
         assert cached(served.chat(*kept, session="kept", store=False)) > 0
         assert served.client.post(FORGET, json={"everything": True}).status_code == 200
-        assert served.post({"messages": talk("Hello."), "session": "new"}).status_code == 200
+        assert served.post({**more, "session": "new"}).status_code == 200
 
 
 def test_what_was_acknowledged_can_be_evicted_at_once(tmp_path: Path) -> None:

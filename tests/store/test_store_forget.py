@@ -112,6 +112,18 @@ def test_forgotten_names_are_in_no_file(folder: Path, what: str) -> None:
         assert_whole(store)
 
 
+@pytest.mark.parametrize("what", ["session", "everything"])
+def test_what_was_forgotten_before_is_not_counted_again(folder: Path, what: str) -> None:
+    store, _ = secret_store(folder / "store")
+    with store:
+        store.forget_sentences([0, 5, 9])
+        left = tuple(each.sentence_id for each in store.sentences_after(None, 99))
+        counted = store.forget_session(1, dry_run=True) if what == "session" else store.forget_everything(dry_run=True)
+        done = store.forget_session(1) if what == "session" else store.forget_everything()
+    assert counted.sentence_ids == done.sentence_ids == left
+    assert (counted.n_tokens, counted.n_pages, counted.n_bytes) == (done.n_tokens, done.n_pages, done.n_bytes)
+
+
 @pytest.mark.parametrize("step", [Step.COMMIT_PREPARED, Step.COMMITTED, Step.ERASED, Step.SCRUBBED])
 def test_a_forgetting_that_breaks_off_is_finished_by_the_next_opening(folder: Path, step: Step) -> None:
     root = folder / "store"

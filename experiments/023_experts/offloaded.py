@@ -1,0 +1,97 @@
+"""One process of run.py: a baseline on the same files, a few tokens. Prints one JSON object.
+
+    python offloaded.py accelerate FOLDER SCRATCH [--n-tokens 2]     transformers with accelerate's disk offload
+    python offloaded.py airllm FOLDER SCRATCH [--n-tokens 2]         AirLLM on a CPU
+
+Imports nothing of livingkv: AirLLM may live in an environment of its own. Before each token the files are dropped from
+the page cache, so that every token reads what a machine with little memory would read. SCRATCH takes what the baseline
+writes: as many bytes as the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def drop_from_cache(*folders: Path) -> None:
+    """Take the files of folders out of the page cache, as far as nobody maps them."""
+    for folder in folders:
+        for path in (path for path in folder.rglob("*") if path.is_file()):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def bytes_read() -> tuple[int, int]:
+    """What this process has read so far: from the drive (page faults included), and through read calls."""
+    values = dict(line.split(": ") for line in Path("/proc/self/io").read_text("ascii").splitlines())
+    return int(values["read_bytes"]), int(values["rchar"])
+
+
+def accelerate(folder: Path, scratch: Path) -> Callable[[torch.Tensor], Any]:
+    """All layers on disk, the rest in memory."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    layers = AutoConfig.from_pretrained(folder).num_hidden_layers
+    rest = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
+    places: dict[str, Any] = dict.fromkeys(rest, "cpu") | {f"model.layers.{at}": "disk" for at in range(layers)}
+    network = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, device_map=places, offload_folder=str(scratch), experts_implementation="eager"
+    )
+    return lambda ids: network(ids, use_cache=False).logits
+
+
+def airllm(folder: Path, scratch: Path) -> Callable[[torch.Tensor], Any]:
+    """A layer at a time, as AirLLM's own loader decides."""
+    from airllm import AutoModel  # type: ignore[import-not-found]
+
+    network = AutoModel.from_pretrained(
+        str(folder), device="cpu", dtype=torch.bfloat16, layer_shards_saving_path=str(scratch), prefetching=False
+    )
+    return lambda ids: network(ids, use_cache=False)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("which", choices=("accelerate", "airllm"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("scratch", type=Path)
+    parser.add_argument("--n-tokens", type=int, default=2)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    forward = (accelerate if options.which == "accelerate" else airllm)(options.folder, options.scratch)
+    load_s = time.perf_counter() - began
+    random = torch.Generator().manual_seed(0)
+    seconds, n_bytes, n_called = [], [], []
+    with torch.inference_mode():
+        for _ in range(options.n_tokens):
+            drop_from_cache(options.folder, options.scratch)
+            before, called = bytes_read()
+            began = time.perf_counter()
+            forward(torch.randint(2, 300, (1, 1), generator=random))
+            seconds.append(time.perf_counter() - began)
+            n_bytes.append(bytes_read()[0] - before)
+            n_called.append(bytes_read()[1] - called)
+    document = {
+        "which": options.which,
+        "load_s": load_s,
+        "token_s": seconds,
+        "tokens_per_s": len(seconds) / sum(seconds),
+        "drive_bytes_per_token": sum(n_bytes) / len(n_bytes),
+        "read_call_bytes_per_token": sum(n_called) / len(n_called),
+    }
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
