@@ -37,6 +37,8 @@ HERE = Path(__file__).parent
 SHARES = (0.04, 0.125, 0.25, 0.5)
 """RAM budgets, as shares of all experts. The first is less than what a token needs."""
 AUTO_TOKENS = 100
+MORE_PIECES = ((2 << 20, 8), (4 << 20, 4))
+"""Bytes of a piece and threads that are tried besides the defaults."""
 
 
 def finished(command: list[str]) -> dict[str, Any]:
@@ -75,6 +77,9 @@ def plans(shape: MoeShape, n_tokens: int, emulated_mb_s: float) -> list[dict[str
         {"ram_gb": budget, "read_ahead": mode, "n_tokens": n_tokens} for budget in budgets for mode in ("off", "on")
     ]
     found.append({"ram_gb": budgets[2], "read_ahead": "auto", "n_tokens": AUTO_TOKENS})
+    for piece_bytes, n_threads in MORE_PIECES:
+        pieces = {"piece_bytes": piece_bytes, "n_threads": n_threads, "n_tokens": n_tokens}
+        found.append({"ram_gb": budgets[1], "read_ahead": "on", **pieces})
     for mode in ("off", "on"):
         slow = {"emulated_mb_s": emulated_mb_s, "n_tokens": n_tokens // 2, "n_warm": 8}
         found.append({"ram_gb": budgets[1], "read_ahead": mode, **slow})

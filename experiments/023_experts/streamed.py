@@ -9,7 +9,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time, thread_time
 from typing import Annotated, Any, Literal
 
 import torch
@@ -72,6 +72,8 @@ def main(
     n_warm: int = 24,
     emulated_mb_s: float = 0.0,
     torch_threads: int = 1,
+    piece_bytes: int = PIECE_BYTES,
+    n_threads: int = N_THREADS,
     trace: Annotated[Path | None, typer.Option(help="record the routes of the timed tokens")] = None,
 ) -> None:
     """Measure and print."""
@@ -80,7 +82,15 @@ def main(
     mode: Literal["auto", "on", "off"] = "auto" if read_ahead == "auto" else "on" if read_ahead == "on" else "off"
     source: Literal["direct"] | SourceOf = emulated(emulated_mb_s) if emulated_mb_s else "direct"
     ram_bytes = int(ram_gb * 1e9)
-    with load_streamed(folder, ram_bytes=ram_bytes, source=source, read_ahead=mode, n_ahead=n_ahead) as streamed:
+    with load_streamed(
+        folder,
+        ram_bytes=ram_bytes,
+        source=source,
+        n_threads=n_threads,
+        piece_bytes=piece_bytes,
+        read_ahead=mode,
+        n_ahead=n_ahead,
+    ) as streamed:
         expert_bytes = streamed.index.expert_bytes(0)
         rest_bytes = sum(value.nbytes for value in streamed.network.state_dict().values())
         feed = Feed(streamed, seed=0)
@@ -91,7 +101,9 @@ def main(
         if trace is not None:
             recorder = RouteRecorder(trace, tuple(layer.n_experts for layer in streamed.index.layers))
             streamed.stream.on_asked = recorder.record
+        own_s, all_s = thread_time(), process_time()
         seconds = [feed.token() for _ in range(n_tokens)]
+        own_s, all_s = thread_time() - own_s, process_time() - all_s
         last = streamed.counts()
         if trace is not None:
             recorder.close()
@@ -107,6 +119,8 @@ def main(
         "bytes_per_s": bandwidth,
         "drive": [asdict(one) for one in speeds],
         "torch_threads": torch_threads,
+        "piece_bytes": piece_bytes,
+        "n_threads": n_threads,
         "n_tokens": n_tokens,
         "token_s": seconds,
         "tokens_per_s": n_tokens / sum(seconds),
@@ -115,6 +129,8 @@ def main(
         "read_bytes_per_token": read_bytes / n_tokens,
         "eta": n_missed * expert_bytes / bandwidth / sum(seconds),
         "waited_share": (last.waited_s - first.waited_s) / sum(seconds),
+        "computed_share": own_s / sum(seconds),  # the model's thread on a core; the rest it waited, for reads or a core
+        "cores": all_s / sum(seconds),
         "ahead": asdict(last.ahead),
         "rest_bytes": rest_bytes,
         "resident_bytes": resident,

@@ -203,3 +203,40 @@ def test_a_row_that_a_device_copies_is_waited_for_only_when_nothing_else_is_left
     arena.release(row)
     assert arena.state(ExpertKey(0, 0)) is RowState.COPYING and not fence.was_waited_for
     assert not read(arena, ExpertKey(0, 1)) and fence.was_waited_for
+
+
+def test_what_is_read_ahead_leaves_rows_and_is_settled_or_found() -> None:
+    arena = RowArena(8, PAGE, n_needed=12, eviction=lambda n: StableSubset())
+    futures: dict[ExpertKey, Future[None]] = {}
+    for number in range(12):
+        key = ExpertKey(0, number)
+        row = arena.take_ahead(key, 1)
+        if row is not None:
+            arena.begin(row, key, futures.setdefault(key, Future()))
+            arena.release(row)
+    assert len(futures) == 7 and arena.n_kept_at_most == 6  # six are kept, and of two others one is left
+    kept, passing = ExpertKey(0, 0), ExpertKey(0, 6)
+    assert not arena.settle(kept) and arena.take_ahead(ExpertKey(0, 9), 1) is None
+    for future in futures.values():
+        future.set_result(None)
+    assert arena.settle(kept) and arena.state(kept) is RowState.READY
+    assert arena.settle(passing) and arena.state(passing) is RowState.EMPTY
+    found = arena.use(ExpertKey(0, 1))
+    assert found is not None
+    arena.finish(found)
+    arena.release(found)
+    assert arena.check() == []
+    arena.close()
+
+
+def test_a_pass_that_has_rows_does_not_wait_for_what_nobody_needs() -> None:
+    arena = RowArena(1, PAGE, n_needed=12, eviction=lambda n: StableSubset())
+    never: Future[None] = Future()
+    row = arena.take(ExpertKey(0, 0), 1)
+    assert row is not None
+    arena.begin(row, ExpertKey(0, 0), never)
+    arena.release(row)
+    assert arena.take(ExpertKey(0, 1), 1, may_wait=False) is None
+    never.set_result(None)
+    assert arena.take(ExpertKey(0, 1), 1, may_wait=False) is not None
+    arena.close()
