@@ -41,6 +41,7 @@ def memory_routes(service: Service) -> APIRouter:
     _add_questions(router, service)
     _add_sentences(router, service)
     _add_forgetting(router, service)
+    _add_states(router, service)
     _add_stats(router, service)
     return router
 
@@ -192,6 +193,15 @@ def _add_forgetting(router: APIRouter, service: Service) -> None:
             lambda memory: Unlearning(memory).forget(body),
             alone=not body.dry_run,
         )
+
+
+def _add_states(router: APIRouter, service: Service) -> None:
+    @router.delete("/states")
+    async def forget_states(request: Request, user: str | None = None) -> Json:
+        caller = caller_of(request)
+        caller.require("write")
+        owner = owner_of(request.headers, caller, user)
+        return {"receipt": {"states": await service.forget_states(caller.tenant, owner.user)}}
 
 
 def _add_stats(router: APIRouter, service: Service) -> None:

@@ -188,6 +188,27 @@ class Service:
 
         return self._events(work)
 
+    async def forget_states(self, tenant: str, user: str | None) -> int:
+        """Forget the states that a model without plain KV left of a user's conversations, or of all; how many files.
+
+        Raises ApiError, also where the model keeps none.
+        """
+        states, n_files = self._states, list[int]()
+        if states is None:
+            self._ready()
+            raise ApiError(404, "this model keeps no states: conversations are sessions", code="no_states")
+
+        def work(emit: Emit) -> Iterator[None]:
+            n_files.append(states.forget(tenant, user))
+            yield
+            emit(Done("stop", 0, 0, 0, 0, None))
+
+        async with contextlib.aclosing(self._events(work)) as events:
+            async for event in events:
+                if isinstance(event, Failed):
+                    raise event.error
+        return n_files[0]
+
     def complete(self, asked: CompletionRequest) -> AsyncGenerator[Event, None]:
         """Text that goes on from a prompt. Nothing is stored."""
         parts = self._ready()

@@ -69,7 +69,7 @@ class StateChat:
         segments = yield from in_steps(lambda: self._template.segments(messages, tools, count=self.limits.check_prompt))
         ids = [token for segment in segments for token in segment.ids.tolist()]
         max_tokens = self.limits.room_for_reply(len(ids), asked.wish.max_tokens)
-        session = self._session(tenant, self._options.folder / f"{tenant}{FOLDER}")
+        session = self._session(tenant, self._folder(tenant))
         mark = header_start(ids, self._header) if asked.is_kept else None
         marks = () if mark is None else (mark,)
         read = partial(session.read, ids, marks=marks, user=asked.user, on_disk=asked.is_kept)
@@ -85,6 +85,16 @@ class StateChat:
             self._counters.turns.inc()
         n_generated = len(generated.token_ids)
         emit(Done(finish, len(ids), turn.n_cached, n_generated, turn.n_prefilled, None, calls))
+
+    def forget(self, tenant: str, user: str | None) -> int:
+        """Forget the states of a user, or of all: they are gone from RAM and disk on return. How many files.
+
+        Raises StoreError.
+        """
+        return self._session(tenant, self._folder(tenant)).snapshots.forget(user)
+
+    def _folder(self, tenant: str) -> Path:
+        return self._options.folder / f"{tenant}{FOLDER}"
 
     def _generated(self, turn: Turn, replying: Replying, max_tokens: int) -> Iterator[int]:
         for token in turn.generate(max_tokens, stop_ids=self.model.stop_ids, choose=replying.sampler.pick):

@@ -18,6 +18,7 @@ from livingkv.errors import StoreError
 from livingkv.snapshots.key import SnapshotKey
 from livingkv.snapshots.snapshot_file import DRAFT, Snapshot, Tokens, read_snapshot, tokens_digest, write_snapshot
 from livingkv.store.disk import Disk, errors_named
+from livingkv.store.overwriting import overwrite_and_remove
 
 LOG = logging.getLogger("livingkv.snapshots")
 
@@ -105,12 +106,13 @@ class SnapshotFolder:
         self._remove(self._path(name))
 
     def forget(self, user: str | None) -> int:
-        """Remove what a user has here, with any key, or everything. Answers how many. Raises StoreError."""
+        """Remove what a user has here, with any key, or everything, overwritten first. Answers how many. Raises
+        StoreError."""
         beginning = "" if user is None else f"{_user_digest(user)}-"
         paths = [file.path for file in self._files() if file.path.name.startswith(beginning)]
         with errors_named(self._folder):
             for path in paths:
-                self._disk.remove(path)
+                overwrite_and_remove(self._disk, path)
             self._disk.sync_folder(self._folder)
         return len(paths)
 

@@ -134,3 +134,22 @@ def test_a_recurrent_model_without_experts_is_refused(tmp_path: Path, tiny_folde
     options = ServerOptions(tmp_path / "s", port=0)
     with pytest.raises(UnsupportedModel, match="no mixture of them"):
         serve(options, ModelChoice(tiny_folder, "fp32", None, FEW_BYTES), print)
+
+
+def test_states_are_forgotten_by_user_from_ram_and_disk(choice_of: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "a", choice_of("qwen3_next")) as served:
+        for user in ("anna", "ben"):
+            reply = said(served.chat("The shed is blue.", max_tokens=6, user=user))
+        folder = tmp_path / "a" / "default.states"
+        n_files = len(list(folder.iterdir()))
+        receipt = served.client.delete("/v1/states", params={"user": "anna"}).json()["receipt"]
+        assert 0 < receipt["states"] == n_files - len(list(folder.iterdir()))
+        talked = ("The shed is blue.", reply, "Which colour?")
+        assert cached(served.chat(*talked, user="anna", store=False)) == 0 < cached(served.chat(*talked, user="ben"))
+        assert served.client.delete("/v1/states", params={"user": "*"}).status_code == 200
+        assert cached(served.chat(*talked, user="ben")) == 0
+
+
+def test_a_model_with_memory_has_no_states_to_forget(served: Served) -> None:
+    answer = served.client.delete("/v1/states")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_states")
