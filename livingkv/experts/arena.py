@@ -110,11 +110,11 @@ class RowArena:
     def take(self, key: ExpertKey, n_in_pass: int, *, may_wait: bool = True) -> Row | None:
         """A row to read an expert into, protected; follow with `begin`. None where all rows are needed at the moment.
 
-        Where nothing else is left it waits for a device, and if may_wait also for a read that nobody needs.
+        Where nothing else is left it waits for a device, and if may_wait also for reads that nobody needs.
         """
         assert key not in self._mapped
         row, is_kept = self._room(key, n_in_pass, n_spare=0)
-        if row is None and self._settle(may_wait=may_wait):
+        while row is None and self._settle(may_wait=may_wait):  # a row that is over may be one that has to stay
             row, is_kept = self._room(key, n_in_pass, n_spare=0)
         return self._taken(row, is_kept)
 
@@ -185,8 +185,10 @@ class RowArena:
         return True
 
     def close(self) -> None:
-        """Give the memory back. No read and no copy may be under way."""
+        """Wait for devices, and give the memory back. No read may be under way."""
         for row in self._rows:
+            if row.fence is not None:
+                row.fence.wait()
             row.views.clear()
             row.data.release()
         self._mapped.clear()

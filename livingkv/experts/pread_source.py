@@ -2,8 +2,8 @@
 
 Knows placements and open files; refuses to know what is done with an expert. Each thread has one piece in flight, so
 the number of threads bounds what is asked of the drive. Reads ahead begin a piece only while nothing that is needed is
-queued or being read. Where a run of blocks may lie in its row as it is in the file
-it is read there; else into the thread's own buffer, and the parts are copied to their places while they are in cache.
+queued or being read. Where a run of blocks may lie in its row as it is in the file it is read there; else into the
+thread's own buffer, and the parts are copied to their places while they are in cache.
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ class PreadSource:
         self._changed = threading.Condition()
         self._closed = False
         self._counts = SourceCounts()
+        # made here, where it can fail, and not closed: an error's traceback may hold parts of it
+        buffers = [memoryview(mmap.mmap(-1, piece_bytes)) for _ in range(n_threads)]
         self._threads = [
-            threading.Thread(target=self._work, name=f"livingkv-experts-{number}", daemon=True)
-            for number in range(n_threads)
+            threading.Thread(target=self._work, args=(buffer,), name=f"livingkv-experts-{number}", daemon=True)
+            for number, buffer in enumerate(buffers)
         ]
         for thread in self._threads:
             thread.start()
@@ -132,8 +134,7 @@ class PreadSource:
             thread.join()
         self._files.close()
 
-    def _work(self) -> None:
-        buffer = memoryview(mmap.mmap(-1, self._piece_bytes))  # not closed: an error's traceback may hold parts of it
+    def _work(self, buffer: memoryview) -> None:
         while (piece := self._next()) is not None:
             self._serve(piece, buffer)
 

@@ -85,9 +85,10 @@ class RowReader:
         self._buffer_bytes = _LONGEST_READ + rounded(longest, BLOCK_BYTES) + BLOCK_BYTES
         self._waiting: queue.SimpleQueue[RowRead | None] = queue.SimpleQueue()
         self._closed = False
+        buffers = [memoryview(mmap.mmap(-1, self._buffer_bytes)) for _ in range(n_threads)]  # here, where it can fail
         self._threads = [
-            threading.Thread(target=self._work, name=f"livingkv-rows-{number}", daemon=True)
-            for number in range(n_threads)
+            threading.Thread(target=self._work, args=(buffer,), name=f"livingkv-rows-{number}", daemon=True)
+            for number, buffer in enumerate(buffers)
         ]
         for thread in self._threads:
             thread.start()
@@ -121,8 +122,7 @@ class RowReader:
         self._threads = []
         self._files.close()
 
-    def _work(self) -> None:
-        buffer = memoryview(mmap.mmap(-1, self._buffer_bytes))
+    def _work(self, buffer: memoryview) -> None:
         while (read := self._waiting.get()) is not None:
             while (group := read.next_group()) is not None:
                 error: Exception | None = None

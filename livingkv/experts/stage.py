@@ -102,15 +102,16 @@ class DeviceStage:
         if buffer.read is not None:
             self._queue.copy_after(buffer.read)
         views, end = {}, 0
-        for slot, source in zip(
-            self._index.layers[key.layer].slots, row_views(self._index, key, row).values(), strict=True
-        ):
-            target = buffer.memory[end : end + slot.n_bytes]
-            self._queue.copy(source.view(-1).view(torch.uint8), target)
-            views[slot.tensor] = target.view(source.dtype).view(source.shape)
-            end = rounded(end + slot.n_bytes, ALIGNMENT)
-        copied = self._queue.copied()
-        self._arena.copying(row, copied)
+        sources = row_views(self._index, key, row).values()
+        try:
+            for slot, source in zip(self._index.layers[key.layer].slots, sources, strict=True):
+                target = buffer.memory[end : end + slot.n_bytes]
+                self._queue.copy(source.view(-1).view(torch.uint8), target)
+                views[slot.tensor] = target.view(source.dtype).view(source.shape)
+                end = rounded(end + slot.n_bytes, ALIGNMENT)
+        finally:  # also of copies after which one failed
+            copied = self._queue.copied()
+            self._arena.copying(row, copied)
         self._queue.compute_after(copied)
         buffer.key = key
         return views

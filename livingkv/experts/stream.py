@@ -224,9 +224,11 @@ class _Pass:
             return key
 
     def _compute(self, key: ExpertKey) -> None:
-        row = self.held[key]
-        self.sum.add(key.expert, self.stream.stage.tensors(key, row))
-        self.stream.stage.used(key)
+        tensors = self.stream.stage.tensors(key, self.held[key])
+        try:
+            self.sum.add(key.expert, tensors)
+        finally:
+            self.stream.stage.used(key)
         self.stream.arena.release(self.held.pop(key))
 
 

@@ -33,6 +33,15 @@ class FakeFence:
         self.done = self.was_waited_for = True
 
 
+class LateRead(Future[None]):
+    """A read that ends when somebody waits for it."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            self.set_result(None)
+        return super().exception(timeout)
+
+
 def content(key: ExpertKey) -> bytes:
     """What an expert's row holds when it was read."""
     return bytes([key.layer * 16 + key.expert + 1]) * PAGE
@@ -53,9 +62,7 @@ class ArenaMachine(RuleBasedStateMachine):
             return
         row = self.arena.use(key)
         if row is None:
-            if len(self.held) + len(self.reading) >= 5:
-                return  # `take` would wait for reads that nobody in this test completes
-            row = self.arena.take(key, n_in_pass)
+            row = self.arena.take(key, n_in_pass, may_wait=not self.reading)  # which nobody would complete meanwhile
             if row is None:
                 return
             assert row.state is RowState.EMPTY
@@ -227,6 +234,31 @@ def test_what_is_read_ahead_leaves_rows_and_is_settled_or_found() -> None:
     arena.release(found)
     assert arena.check() == []
     arena.close()
+
+
+def test_a_long_pass_waits_until_a_row_is_over_that_need_not_stay() -> None:
+    arena = RowArena(5, PAGE, n_needed=12, eviction=lambda n: LeastRecent(1, n))
+    for expert in range(5):  # as a pass leaves them that failed: four that are kept, then one that is not
+        row = arena.take(ExpertKey(0, expert), 1)
+        assert row is not None
+        arena.begin(row, ExpertKey(0, expert), LateRead())
+        arena.release(row)
+    assert arena.take(ExpertKey(0, 9), 6, may_wait=False) is None
+    assert arena.take(ExpertKey(0, 9), 6) is not None
+    assert [arena.state(ExpertKey(0, expert)) for expert in range(5)] == [RowState.READY] * 4 + [RowState.EMPTY]
+    assert arena.check() == []
+    arena.close()
+
+
+def test_closing_waits_for_a_device() -> None:
+    arena = RowArena(1, PAGE, n_needed=9, eviction=lambda n: LeastRecent(1, n))
+    row, fence = arena.take(ExpertKey(0, 0), 1), FakeFence()
+    assert row is not None
+    arena.begin(row, ExpertKey(0, 0), LateRead())
+    arena.finish(row)
+    arena.copying(row, fence)
+    arena.close()
+    assert fence.was_waited_for
 
 
 def test_a_pass_that_has_rows_does_not_wait_for_what_nobody_needs() -> None:

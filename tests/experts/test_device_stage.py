@@ -5,14 +5,15 @@ So a missing fence shows as stale or overwritten numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence
+from livingkv.experts.arena import Fence, RowState
 from livingkv.experts.formats import PlainFormat
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey
@@ -21,7 +22,7 @@ from livingkv.experts.stage import DeviceStage
 from livingkv.experts.stream import ExpertStream
 from tests.experts.coded_moe import write_coded
 from tests.experts.conftest import MadeOf
-from tests.experts.tiny_moe import plain_network
+from tests.experts.tiny_moe import N_EXPERTS, plain_network
 
 IDS = torch.tensor([[5, 17, 80, 3, 44, 9]])
 
@@ -114,6 +115,43 @@ def test_codes_and_scales_go_through_the_ring(tmp_path: Path) -> None:
 def test_a_forgotten_fence_is_seen(checkpoint_of: MadeOf) -> None:
     same, _ = run(checkpoint_of, ListDevice(forget_copied=True), 2)
     assert not same
+
+
+class Full(PlainFormat):
+    """A format whose device has no memory left."""
+
+    def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        raise torch.OutOfMemoryError
+
+
+def test_a_pass_that_fails_gives_its_buffer_back(checkpoint_of: MadeOf) -> None:
+    with torch.no_grad(), load_streamed(checkpoint_of("mixtral"), ram_bytes=1 << 20) as streamed:
+        stream, expected = streamed.stream, streamed.network(IDS).logits
+        stream.stage = DeviceStage(streamed.index, streamed.arena, ListDevice(), 1)
+        formats, stream._formats = stream._formats, (Full(),) * 3
+        with pytest.raises(torch.OutOfMemoryError):
+            streamed.network(IDS)
+        stream._formats = formats
+        assert torch.equal(streamed.network(IDS).logits, expected) and streamed.check() == []
+
+
+class HalfBroken(ListDevice):
+    """Its second copy fails when it is queued."""
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        if len(self.copies) == 1:
+            raise RuntimeError("no copy")
+        super().copy(source, target)
+
+
+def test_a_row_of_which_a_part_is_being_copied_is_not_given_away(checkpoint_of: MadeOf) -> None:
+    with torch.no_grad(), load_streamed(checkpoint_of("mixtral"), ram_bytes=1 << 20) as streamed:
+        device = HalfBroken()
+        streamed.stream.stage = DeviceStage(streamed.index, streamed.arena, device, 2)
+        with pytest.raises(RuntimeError, match="no copy"):
+            streamed.network(IDS)
+        states = [streamed.arena.state(ExpertKey(0, expert)) for expert in range(N_EXPERTS)]
+        assert states.count(RowState.COPYING) == 1 and len(device.copies) == 1
 
 
 def test_a_buffer_that_is_computed_with_is_not_given_away(checkpoint_of: MadeOf) -> None:
