@@ -62,14 +62,15 @@ def load_state_model(choice: ModelChoice, reason: str) -> StateModel:
         )
         if streamed.tokenizer is None:
             raise UnsupportedModel(f"{source.folder}: no tokenizer in it (tokenizer.json), so it cannot be talked to")
+        network = streamed.network
+        made = StateModel(
+            name=source.name,
+            streamed=streamed,
+            tokenizer=streamed.tokenizer,
+            stop_ids=stop_ids_of(network, streamed.tokenizer),
+            native_context=int(network.config.max_position_embeddings),
+            digest=streamed.index.checkpoint.fingerprint,
+            reason=reason,
+        )
         undo.pop_all()
-    network = streamed.network
-    return StateModel(
-        name=source.name,
-        streamed=streamed,
-        tokenizer=streamed.tokenizer,
-        stop_ids=stop_ids_of(network, streamed.tokenizer),
-        native_context=int(network.config.max_position_embeddings),
-        digest=streamed.index.checkpoint.fingerprint,
-        reason=reason,
-    )
+    return made

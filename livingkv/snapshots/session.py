@@ -105,6 +105,7 @@ class Turn:
         self._read = tokens
         self._marks: list[int] = []
         self._is_sound = True
+        self._n_forgotten = session.snapshots.n_forgotten(user)
         self.cache = cache
         self.n_prompt = len(tokens)
         self.n_cached = 0
@@ -125,9 +126,12 @@ class Turn:
         at = self.n_cached
         for end in [*marks, self.n_prompt]:
             self._step(self._read[at:end])
-            if end < self.n_prompt:
+            if end < self.n_prompt and not self._is_forgotten:
+                snapshots, read = self._session.snapshots, self._read[:end]
                 # to disk after the reply, so that its first token need not wait for the drive
-                self._session.snapshots.take(self._read[:end], self.cache, user=self._user, on_disk=False)
+                taken = snapshots.take(read, self.cache, user=self._user, on_disk=False)
+                if self._on_disk and not taken.in_ram:
+                    snapshots.take(read, self.cache, user=self._user)
             at = end
         self._marks = marks
 
@@ -146,8 +150,11 @@ class Turn:
     def keep(self) -> Taken:
         """Keep the state as it is now, and that of the marks, on disk too where that is allowed.
 
-        After a pass that failed nobody knows what the cache has read: it is not kept, and the answer says so.
+        After a pass that failed nobody knows what the cache has read: it is not kept, and the answer says so. Nor is
+        anything of a user who was forgotten since the turn began.
         """
+        if self._is_forgotten:
+            return Taken(0, in_ram=False, on_disk=False, reason="it was forgotten before the turn ended")
         snapshots = self._session.snapshots
         if self._on_disk:
             for mark in self._marks:
@@ -155,6 +162,10 @@ class Turn:
         if not self._is_sound:
             return Taken(0, in_ram=False, on_disk=False, reason="the turn ended within a pass")
         return snapshots.take(self._read, self.cache, user=self._user, on_disk=self._on_disk)
+
+    @property
+    def _is_forgotten(self) -> bool:
+        return self._session.snapshots.n_forgotten(self._user) != self._n_forgotten
 
     def _step(self, tokens: list[int]) -> None:
         self._is_sound = False

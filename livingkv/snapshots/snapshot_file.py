@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from livingkv.errors import SnapshotDamaged, StoreError
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.layout import ALIGNMENT
-from livingkv.json_fields import FieldError, Fields
+from livingkv.json_fields import LARGEST, FieldError, Fields
 from livingkv.snapshots.key import VERSION, SnapshotKey
 from livingkv.snapshots.memory_blocks import Block, View, reach, room
 from livingkv.snapshots.state import Json, State
@@ -171,12 +171,16 @@ def _views(fields: Fields, blocks: list[Block]) -> list[View]:
     """The views, each within its block. The text's checksum was compared, so this finds our mistakes and forgeries."""
     found: list[View] = []
     listed = fields.value("views")
-    for one in listed if isinstance(listed, list) else [None]:
-        if not isinstance(one, list) or len(one) != len(View._fields):
+    if not isinstance(listed, list):
+        raise FieldError("views is not a list")
+    for one in listed:
+        kinds = tuple(type(value) for value in one) if isinstance(one, list) else ()
+        if kinds != (int, str, list, list, int, str):
             raise FieldError("views are not as they were written")
         view = View(one[0], one[1], tuple(one[2]), tuple(one[3]), one[4], one[5])
         numbers = [*view.shape, *view.strides, view.offset, view.block]
-        if any(type(number) is not int or number < 0 for number in numbers) or len(view.shape) != len(view.strides):
+        are_numbers = all(type(number) is int and 0 <= number <= LARGEST for number in numbers)
+        if not are_numbers or len(view.shape) != len(view.strides):
             raise FieldError(f"view {len(found)} is made of other things than numbers")
         block = blocks[view.block] if view.block < len(blocks) else None
         if (

@@ -7,6 +7,7 @@ know caches.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,9 +56,9 @@ class SnapshotFolder:
         self._disk = disk
         with errors_named(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for path in folder.glob(f"*{DRAFT}"):  # of a process that died while it wrote
-                if time.time() - path.stat().st_mtime > _OLD_DRAFT_S:
-                    self._disk.remove(path)
+            for draft in self._drafts():  # of a process that died while it wrote
+                if time.time() - draft.used_ns / 1e9 > _OLD_DRAFT_S:
+                    overwrite_and_remove(disk, draft.path)
 
     @property
     def n_bytes(self) -> int:
@@ -76,11 +77,13 @@ class SnapshotFolder:
         Raises SnapshotDamaged for a file that is not that snapshot, StoreError where it cannot be read.
         """
         path = self._path(name)
-        if not path.exists():
-            return None
-        snapshot = read_snapshot(self._disk, path, self._key, name.user, tokens)
-        with errors_named(path):
-            path.touch()
+        try:
+            snapshot = read_snapshot(self._disk, path, self._key, name.user, tokens)
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        _used_now(path)
         return snapshot
 
     def write(self, snapshot: Snapshot) -> str | None:
@@ -89,9 +92,7 @@ class SnapshotFolder:
         if snapshot.n_bytes > self._budget_bytes:
             return f"its {snapshot.n_bytes} bytes are more than the budget of {self._budget_bytes}"
         try:
-            if path.exists():
-                with errors_named(path):
-                    path.touch()
+            if _used_now(path):
                 return None
             self._make_room(snapshot.n_bytes)
             write_snapshot(self._disk, path, self._key, snapshot)
@@ -99,22 +100,27 @@ class SnapshotFolder:
         except StoreError as error:
             LOG.warning("a snapshot is not on disk: %s", error)
             return str(error)
-        return None
+        return None if path.exists() else f"with its header it is more than the budget of {self._budget_bytes} bytes"
 
     def remove(self, name: SnapshotName) -> None:
         """Remove a snapshot; none there is fine, one that cannot be removed is logged."""
         self._remove(self._path(name))
 
     def forget(self, user: str | None) -> int:
-        """Remove what a user has here, with any key, or everything, overwritten first. Answers how many. Raises
-        StoreError."""
+        """Remove what a user has here, with any key, or everything, overwritten first, and what writing broke off.
+
+        Answers how many snapshots. Raises StoreError.
+        """
         beginning = "" if user is None else f"{_user_digest(user)}-"
-        paths = [file.path for file in self._files() if file.path.name.startswith(beginning)]
+        files, drafts = (
+            [file.path for file in found if file.path.name.startswith(beginning)]
+            for found in (self._files(), self._drafts())
+        )
         with errors_named(self._folder):
-            for path in paths:
+            for path in files + drafts:
                 overwrite_and_remove(self._disk, path)
             self._disk.sync_folder(self._folder)
-        return len(paths)
+        return len(files)
 
     def _make_room(self, n_bytes: int) -> None:
         files = sorted(self._files())
@@ -126,8 +132,16 @@ class SnapshotFolder:
             used -= file.n_bytes
 
     def _files(self) -> Iterator[_File]:
-        """The snapshots in the folder. One that goes away meanwhile is not there."""
-        for path in self._folder.glob(f"*-*-*-*{_SUFFIX}"):
+        """The snapshots in the folder."""
+        return self._found(f"*-*-*-*{_SUFFIX}")
+
+    def _drafts(self) -> Iterator[_File]:
+        """What is being written, or was when its process died."""
+        return self._found(f"*{DRAFT}")
+
+    def _found(self, pattern: str) -> Iterator[_File]:
+        """Files of those names. One that goes away meanwhile, by another process, is not there."""
+        for path in self._folder.glob(pattern):
             try:
                 status = path.stat()
             except OSError:
@@ -145,6 +159,17 @@ class SnapshotFolder:
 
     def _path(self, name: SnapshotName) -> Path:
         return self._folder / f"{self._prefix(name.user)}{name.n_tokens:09}-{name.digest}{_SUFFIX}"
+
+
+def _used_now(path: Path) -> bool:
+    """Note that a file is used, if it is there. One whose time cannot be set is only removed earlier."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        LOG.warning("%s: its time cannot be set (%s)", path, error.strerror or error)
+    return True
 
 
 def _user_digest(user: str) -> str:

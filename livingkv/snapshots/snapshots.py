@@ -8,7 +8,7 @@ Knows tokens and caches; refuses to know networks and files.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -102,6 +102,7 @@ class Snapshots:
         self._device = torch.device(device)
         self._ram: OrderedDict[SnapshotName, Snapshot] = OrderedDict()
         self._may_crop = may_crop(fresh())
+        self._n_forgotten: Counter[str | None] = Counter()
         self._counts = SnapshotCounts()
 
     def counts(self) -> SnapshotCounts:
@@ -150,11 +151,16 @@ class Snapshots:
     def forget(self, user: str | None = None) -> int:
         """Remove all snapshots of a user, of any model, or of all users, from RAM and disk. Answers how many files.
 
-        Raises StoreError where a file cannot be removed.
+        A turn that is under way leaves nothing any more. Raises StoreError where a file cannot be removed.
         """
+        self._n_forgotten[user] += 1
         for name in [name for name in self._ram if user is None or name.user == user]:
             del self._ram[name]
         return self._folder.forget(user) if self._folder else 0
+
+    def n_forgotten(self, user: str) -> int:
+        """How often `forget` was called for that user, or for all: who keeps a state looks whether it was meanwhile."""
+        return self._n_forgotten[user] + self._n_forgotten[None]
 
     def _candidates(self, prompt: Tokens, user: str) -> Iterator[_Candidate]:
         """What can be used for a prompt, the most of it first. Tokens were compared, each of them."""

@@ -129,7 +129,10 @@ def _value(value: Json, tensors: list[Tensor], device: torch.device) -> object:
     if kind == "tensor":
         return tensors[inner]
     if kind == "dtype":
-        return getattr(torch, inner)
+        found = getattr(torch, inner)
+        if not isinstance(found, torch.dtype):
+            raise SnapshotDamaged(f"a state names {inner}, which is no type")
+        return found
     if kind == "device":
         return torch.device("cpu") if inner == "cpu" else device
     if kind == "dict":

@@ -134,6 +134,35 @@ def test_a_reply_that_was_changed_goes_on_from_its_header(network_of: NetworkOf,
         assert (again.n_cached, again.n_prefilled) == (MARK, 2)
 
 
+def test_a_header_is_kept_where_ram_takes_nothing(network_of: NetworkOf, tmp_path: Path) -> None:
+    network = network_of("qwen3_next")
+    first_turn(session_of(network, tmp_path, ram_bytes=0))
+    assert session_of(network, tmp_path).read([*PROMPT, 50, 51, *NEXT]).n_cached == MARK
+
+
+@pytest.mark.parametrize("n_passes", [1, 4, 5])
+def test_a_turn_that_is_forgotten_while_it_goes_on_leaves_nothing(
+    n_passes: int, network_of: NetworkOf, tmp_path: Path
+) -> None:
+    network, passes = network_of("qwen3_next"), list[int]()
+    fresh = fresh_cache(network)
+    key = snapshot_key(network, "tiny", fresh)
+    snapshots = Snapshots(tmp_path, key, fresh, ram_bytes=1 << 24, disk_bytes=1 << 24)
+
+    def forget() -> None:
+        passes.append(1)
+        if len(passes) == n_passes:
+            snapshots.forget("ann")
+
+    session = SnapshotSession(network, snapshots, fresh, piece_tokens=4, before_pass=forget)
+    turn = session.read(PROMPT, marks=[MARK], user="ann")
+    list(turn.generate(3))
+    assert "forgotten" in str(turn.keep().reason)
+    assert list(tmp_path.iterdir()) == [] and snapshots.counts().ram_bytes == 0
+    again = session.read(PROMPT, marks=[MARK], user="ann")
+    assert again.keep().on_disk and len(list(tmp_path.iterdir())) == 2
+
+
 def test_streamed_experts_and_rows_go_on_from_snapshots(
     network_of: NetworkOf, checkpoint_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -17,40 +17,12 @@ from transformers.cache_utils import DynamicCache
 
 import livingkv.snapshots.snapshot_folder as folder_module
 from livingkv.errors import InputError, SnapshotDamaged, StoreUnwritable
-from livingkv.snapshots import SnapshotKey, Snapshots, Tier, snapshot_key
+from livingkv.snapshots import SnapshotKey, Tier, snapshot_key
 from livingkv.snapshots.snapshot_file import _header, read_snapshot
+from livingkv.snapshots.state import restored_cache, state_of
 from livingkv.store.disk import Disk
 from tests.snapshots.conftest import NetworkOf
-
-KEY = SnapshotKey("model", "config", "code", "cache", "place")
-ONE = 4 * 2 * 8 * 3  # bytes of the state of a token
-
-
-def fresh() -> DynamicCache:
-    return DynamicCache()
-
-
-def cache_of(n_tokens: int, value: float = 1.0) -> DynamicCache:
-    cache = DynamicCache()
-    for layer in range(3):
-        keys = torch.full((1, 1, n_tokens, 8), value + layer)
-        cache.update(keys, keys + 0.5, layer)
-    return cache
-
-
-def opened(
-    folder: Path | None,
-    *,
-    key: SnapshotKey = KEY,
-    ram: int = 1 << 20,
-    disk_bytes: int = 1 << 20,
-    disk: Disk | None = None,
-) -> Snapshots:
-    return Snapshots(folder, key, fresh, ram_bytes=ram, disk_bytes=disk_bytes, disk=disk)
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+from tests.snapshots.small import KEY, ONE, cache_of, files, fresh, opened
 
 
 @pytest.mark.parametrize("tier", list(Tier))
@@ -104,15 +76,19 @@ def flipped(at: int) -> Damage:
     return damage
 
 
-def forged(path: Path) -> None:
-    """The text says another number of heads, and its checksum is made anew."""
-    data = path.read_bytes()
-    n_header = int.from_bytes(data[:8], "little")
-    text = json.loads(json.loads(data[8 : 8 + n_header])["__metadata__"]["livingkv"])
-    text["views"][0][2] = [1, 1, 3, 900]
-    sizes = [block[0] for block in text["blocks"]]
-    header = _header(json.dumps(text, sort_keys=True, separators=(",", ":")), text["tokens"]["number"], sizes)
-    path.write_bytes(header + data[8 + n_header :])
+def forged(place: int, value: object) -> Damage:
+    """The text says something else of its first view, and its checksum is made anew."""
+
+    def damage(path: Path) -> None:
+        data = path.read_bytes()
+        n_header = int.from_bytes(data[:8], "little")
+        text = json.loads(json.loads(data[8 : 8 + n_header])["__metadata__"]["livingkv"])
+        text["views"][0][place] = value
+        sizes = [block[0] for block in text["blocks"]]
+        header = _header(json.dumps(text, sort_keys=True, separators=(",", ":")), text["tokens"]["number"], sizes)
+        path.write_bytes(header + data[8 + n_header :])
+
+    return damage
 
 
 def other_file(path: Path) -> None:
@@ -135,7 +111,11 @@ DAMAGES: dict[str, Damage] = {
     "empty": lambda path: os.truncate(path, 0),
     "longer": lambda path: os.truncate(path, path.stat().st_size + 1),
     "no snapshot": other_file,
-    "forged": forged,
+    "forged size": forged(2, [1, 1, 3, 900]),
+    "forged shape": forged(2, 7),
+    "forged type": forged(1, ["F32"]),
+    "forged stride": forged(3, [1 << 70, 24, 8, 1]),
+    "forged offset": forged(4, -8),
 }
 
 
@@ -241,40 +221,11 @@ def test_ram_keeps_what_was_used_last() -> None:
     assert not snapshots.take([5] * 90, cache_of(90)).in_ram and snapshots.counts().ram_bytes == 2 * size
 
 
-def test_the_disk_keeps_what_was_used_last(tmp_path: Path) -> None:
-    opened(tmp_path / "a").take([0] * 4, cache_of(4))
-    size = files(tmp_path / "a")[0].stat().st_size
-    snapshots = opened(tmp_path / "b", ram=0, disk_bytes=2 * size)
-    for tokens in ([1] * 4, [2] * 4):
-        snapshots.take(tokens, cache_of(4))
-    for path in files(tmp_path / "b"):
-        os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
-    assert snapshots.longest([1] * 4 + [0])
-    snapshots.take([3] * 4, cache_of(4))
-    assert [snapshots.longest([one] * 4 + [0]) is not None for one in (1, 2, 3)] == [True, False, True]
-    assert snapshots.counts().disk_bytes <= 2 * size
-    assert "more than the budget" in str(snapshots.take([5] * 90, cache_of(90)).reason)
-    assert len(files(tmp_path / "b")) == 2
-
-
-def test_a_user_is_forgotten_whatever_the_model(tmp_path: Path) -> None:
-    other = opened(tmp_path, key=replace(KEY, model="older"))
-    other.take([1, 2], cache_of(2), user="ann")
-    snapshots = opened(tmp_path)
-    snapshots.take([1, 2], cache_of(2), user="ann")
-    snapshots.take([1, 2], cache_of(2), user="bob")
-    assert snapshots.forget("ann") == 2
-    assert snapshots.longest([1, 2, 3], user="ann") is None and snapshots.longest([1, 2, 3], user="bob") is not None
-    assert snapshots.forget() == 1 and files(tmp_path) == []
-
-
-def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
-    old, new = tmp_path / "x.safetensors.1.draft", tmp_path / "y.safetensors.2.draft"
-    old.touch()
-    new.touch()
-    os.utime(old, (0, 0))
-    opened(tmp_path)
-    assert files(tmp_path) == [new]
+def test_a_state_that_names_a_function_makes_no_cache() -> None:
+    state = state_of(cache_of(2))
+    state.layers[0]["vars"]["dtype"] = {"dtype": "load"}
+    with pytest.raises(SnapshotDamaged, match="load, which is no type"):
+        restored_cache(state, fresh, torch.device("cpu"))
 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
