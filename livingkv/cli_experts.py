@@ -194,7 +194,7 @@ def _print(found: dict[str, Any]) -> None:
 
     for row in found["drive"]:
         print(f"{size(row['read_bytes']):>10}, {row['depth']:>2} at once: {row['bytes_per_s'] / 1e9:6.2f} GB/s")
-    limit = found["limit_tokens_per_s"]
+    limit, reached = found["limit_tokens_per_s"], found["eta"]
     print_facts(
         {
             "RAM for experts": size(found["ram_bytes"]),
@@ -205,6 +205,6 @@ def _print(found: dict[str, Any]) -> None:
             "held in RAM": f"{found['hit_rate']:.1%} of the experts that were needed",
             "waited": f"{found['waited_share']:.1%} of the time",
             "the drive alone": "nothing was read" if limit is None else f"{limit:.2f} tokens a second",
-            "eta": f"{found['eta']:.3f}, the share of that limit which was reached",
+            "eta": "unknown" if reached is None else f"{reached:.3f}, the share of that limit which was reached",
         }
     )
