@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
+from livingkv.experts import ExpertIndex, pack
+from livingkv.experts.loading import FORMATS
+from livingkv.experts.plan import plan_of
 from tests.experts.tiny_moe import make_checkpoint
 
 MadeOf = Callable[..., Path]
@@ -24,3 +29,24 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> MadeOf:
         return made[family, dtype]
 
     return find
+
+
+def index_of(folder: Path) -> ExpertIndex:
+    """The index of a checkpoint, for the CPU."""
+    return plan_of(folder, None, torch.device("cpu"), FORMATS).index
+
+
+class Packed(NamedTuple):
+    """A checkpoint and its pack, both free to be damaged."""
+
+    folder: Path
+    pack: Path
+
+
+@pytest.fixture
+def packed(checkpoint_of: MadeOf, tmp_path: Path) -> Packed:
+    """A copy of a tiny checkpoint, packed."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint_of("qwen3_moe"), folder)
+    pack(index_of(folder), tmp_path / "pack")
+    return Packed(folder, tmp_path / "pack")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -18,14 +19,17 @@ from livingkv.experts import Asked, EmulatedSource, ExpertIndex, ExpertKey, Sour
 from livingkv.experts.arena import RowState
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.pread_source import PreadSource
-from tests.experts.conftest import MadeOf
+from tests.experts.conftest import MadeOf, index_of
 from tests.experts.tiny_moe import FAMILIES, N_EXPERTS, TOP_K, plain_network
 
 PROMPT = torch.tensor([[5, 17, 80, 3, 44, 9, 62, 31, 7, 7, 50, 23, 90, 12]])
 N_LAYERS = 3
 LAP = N_LAYERS * TOP_K
+SLOW = pytest.mark.slow
 READ_AHEAD: tuple[Literal["off", "on"], ...] = ("off", "on")
 ROWS = {"none": 1, "partial": LAP + 4, "all": N_LAYERS * N_EXPERTS}
+FAST = {("qwen3_moe", "none", "on"), ("qwen3_moe", "partial", "off"), ("qwen3_moe", "all", "on")}
+"""Besides partial and on of every family."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
 
@@ -50,31 +54,51 @@ def answers(network: Any) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_equal_to_eager(checkpoint_of: MadeOf, family: str) -> None:
-    folder = checkpoint_of(family)
-    expected = answers(plain_network(folder))
-    row_bytes = 0
-    for (name, n_rows), read_ahead in product(reversed(ROWS.items()), READ_AHEAD):
-        n_threads = 1 if name == "none" else 3
-        ram_bytes = budget(row_bytes, n_rows, n_threads) if row_bytes else 1 << 30
-        with load_streamed(
-            folder, ram_bytes=ram_bytes, n_threads=n_threads, piece_bytes=4096, read_ahead=read_ahead, n_ahead=3
-        ) as streamed:
-            row_bytes = streamed.index.row_bytes
-            assert streamed.arena.n_rows == n_rows
-            found = answers(streamed.network)
-            what = f"{name}, reading ahead {read_ahead}"
-            assert [torch.equal(a, b) for a, b in zip(expected, found, strict=True)] == [True] * len(expected), what
-            assert streamed.check() == []
-            counts = streamed.counts()
-        assert (counts.ahead.n_used > 0) == (read_ahead == "on" and name != "none"), what
-        if read_ahead == "off":
-            assert counts.n_misses == counts.source.n_experts
-        if name == "all":
-            assert counts.source.n_experts <= N_LAYERS * N_EXPERTS
-        if name == "none":
-            assert counts.n_hits == 0
+@pytest.fixture(scope="module")
+def eager_of(checkpoint_of: MadeOf) -> Callable[[str], list[torch.Tensor]]:
+    """What a family's plain network answers, made once."""
+    made: dict[str, list[torch.Tensor]] = {}
+
+    def find(family: str) -> list[torch.Tensor]:
+        if family not in made:
+            made[family] = answers(plain_network(checkpoint_of(family)))
+        return made[family]
+
+    return find
+
+
+CASES = [
+    pytest.param(*case, marks=() if case[1:] == ("partial", "on") or case in FAST else SLOW)
+    for case in product(FAMILIES, ROWS, READ_AHEAD)
+]
+
+
+@pytest.mark.parametrize(("family", "name", "read_ahead"), CASES)
+def test_equal_to_eager(
+    checkpoint_of: MadeOf,
+    eager_of: Callable[[str], list[torch.Tensor]],
+    family: str,
+    name: str,
+    read_ahead: Literal["off", "on"],
+) -> None:
+    folder, expected = checkpoint_of(family), eager_of(family)
+    n_rows, n_threads = ROWS[name], 1 if name == "none" else 3
+    ram_bytes = budget(index_of(folder).row_bytes, n_rows, n_threads)
+    with load_streamed(
+        folder, ram_bytes=ram_bytes, n_threads=n_threads, piece_bytes=4096, read_ahead=read_ahead, n_ahead=3
+    ) as streamed:
+        assert streamed.arena.n_rows == n_rows
+        found = answers(streamed.network)
+        assert [torch.equal(a, b) for a, b in zip(expected, found, strict=True)] == [True] * len(expected)
+        assert streamed.check() == []
+        counts = streamed.counts()
+    assert (counts.ahead.n_used > 0) == (read_ahead == "on" and name != "none")
+    if read_ahead == "off":
+        assert counts.n_misses == counts.source.n_experts
+    if name == "all":
+        assert counts.source.n_experts <= N_LAYERS * N_EXPERTS
+    if name == "none":
+        assert counts.n_hits == 0
 
 
 def test_equal_with_less_than_a_token_needs(checkpoint_of: MadeOf, caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +113,7 @@ def test_equal_with_less_than_a_token_needs(checkpoint_of: MadeOf, caplog: pytes
     ] and len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3_moe", *(pytest.param(name, marks=SLOW) for name in ("mixtral", "gpt_oss"))])
 def test_equal_in_bf16(checkpoint_of: MadeOf, family: str) -> None:
     folder = checkpoint_of(family, torch.bfloat16)
     expected = answers(plain_network(folder, torch.bfloat16))
@@ -98,7 +122,7 @@ def test_equal_in_bf16(checkpoint_of: MadeOf, family: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
 
 
-@pytest.mark.parametrize("name_bytes", [0, 3, 8])
+@pytest.mark.parametrize("name_bytes", [pytest.param(0, marks=SLOW), 3, pytest.param(8, marks=SLOW)])
 def test_equal_where_the_file_holds_all_experts_of_a_layer_in_one_tensor(
     checkpoint_of: MadeOf, tmp_path: Path, name_bytes: int
 ) -> None:
@@ -129,7 +153,7 @@ def test_equal_in_another_type_than_the_stored_one(checkpoint_of: MadeOf) -> Non
         assert all(torch.equal(a, b) for a, b in zip(expected, answers(streamed.network), strict=True))
 
 
-@pytest.mark.parametrize("n_rows", [2, 7, 11])
+@pytest.mark.parametrize("n_rows", [pytest.param(2, marks=SLOW), 7, pytest.param(11, marks=SLOW)])
 def test_equal_in_whatever_order_reads_are_done(checkpoint_of: MadeOf, n_rows: int) -> None:
     delays = Random(n_rows)
 

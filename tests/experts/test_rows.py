@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -24,7 +22,6 @@ from livingkv.errors import (
 from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
 from livingkv.experts.files import CheckpointFiles, Preadv
-from livingkv.experts.row_cache import RowCache
 from livingkv.experts.row_parity import PlainRows
 from livingkv.experts.row_reader import RowReader
 from livingkv.experts.row_stage import RowDevice, RowStage
@@ -290,26 +287,3 @@ def test_the_buffer_is_not_written_while_it_is_copied(folder: Path, guarded: boo
         stage._staged.read.finish()  # type: ignore[union-attr]
         found = fence.found[0] if fence else device.copy()[0]
         assert torch.equal(found.view(torch.float32), whole(folder)[first]) == guarded
-
-
-@pytest.fixture
-def random() -> Iterator[np.random.Generator]:
-    yield np.random.default_rng(5)
-
-
-def test_the_cache_keeps_what_was_used_last(random: np.random.Generator) -> None:
-    cache = RowCache(row_bytes=8, budget_bytes=8 * 16 + 7)
-    order: list[int] = []
-    for _ in range(300):
-        ids = np.unique(random.integers(0, 40, random.integers(1, 20)))
-        found, slots, missing = cache.split(ids)
-        assert ids[found].tolist() == [row for row in ids.tolist() if row in order]
-        assert (cache.rows(slots) == ids[found][:, None].astype(np.uint8)).all()
-        new = ids[missing]
-        cache.keep(new, np.repeat(new[:, None], 8, 1).astype(np.uint8))
-        used = [*ids[found].tolist(), *new[-16:].tolist()]
-        order = [row for row in order if row not in used] + used
-        order = order[-16:]
-    assert cache.n_bytes == 128
-    cache.clear()
-    assert cache.split(np.arange(40)).found.size == 0
