@@ -222,7 +222,7 @@ def uploaded(visitor: Visitor, path: str, body: bytes, kind: str, **query: str) 
 def test_a_file_is_read_as_a_job(visitor: Visitor) -> None:
     answer = uploaded(visitor, "/page/ingest/file", FACT.encode(), "text/plain", source="plan.txt", session="trip")
     assert answer.status_code == 200 and "plan.txt" in answer.text
-    wait_until(lambda: FACT in visitor.page("/page/memories", session="trip").text)
+    wait_until(lambda: FACT in Html(visitor.get("/page/memories", session="trip").text).text)
     assert "plan.txt" in visitor.page("/page/activity").text
     binary = uploaded(visitor, "/page/ingest/file", b"\x00\xff", "text/plain", source="x", session="trip")
     assert binary.status_code == 400 and 'role="alert"' in binary.text
