@@ -124,6 +124,9 @@ class Snapshots:
                 continue
             if found.n_tokens < len(found.snapshot.tokens):
                 crop(cache, found.n_tokens)
+            name = name_of(user, found.snapshot.tokens)
+            if name in self._ram:
+                self._ram.move_to_end(name)
             self._note("n_found_in_ram" if found.tier is Tier.RAM else "n_found_on_disk")
             return Restored(cache, found.n_tokens, found.tier, perf_counter() - started)
         self._note("n_missed")
@@ -175,7 +178,6 @@ class Snapshots:
             name = name_of(user, beginning)
             kept = self._ram.get(name)
             if kept is not None and np.array_equal(kept.tokens, beginning):
-                self._ram.move_to_end(name)
                 yield _Candidate(kept, n_tokens, Tier.RAM)
             loaded = self._loaded(name, beginning)
             if loaded is not None:

@@ -228,6 +228,16 @@ def test_a_state_that_names_a_function_makes_no_cache() -> None:
         restored_cache(state, fresh, torch.device("cpu"))
 
 
+def test_what_is_used_in_part_was_used() -> None:
+    snapshots = opened(None, ram=2 * opened(None).take([0] * 4, cache_of(4)).n_bytes)
+    for one in (1, 2):
+        snapshots.take([one] * 4, cache_of(4))
+    found = snapshots.longest([1, 1, 1, 9, 9])
+    assert found is not None and found.n_tokens == 3
+    snapshots.take([3] * 4, cache_of(4))
+    assert [snapshots.longest([one] * 4 + [0]) is not None for one in (1, 2, 3)] == [True, False, True]
+
+
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ram_bytes"):
         opened(tmp_path, ram=-1)
