@@ -70,6 +70,12 @@ def told_plainly(call: Call[Any]) -> Iterator[None]:
     except httpx.TimeoutException as error:
         told = f"{call.method} {call.path}: no answer in time"
         raise TimedOut(told, idempotency_key=call.idempotency_key) from error
+    except httpx.ConnectError as error:
+        where = str(error.request.url.copy_with(path="/", query=None)).rstrip("/")
+        told = (
+            f"{call.method} {call.path}: nobody answers at {where}: start `livingkv serve` there, or name another URL"
+        )
+        raise NoConnection(told, idempotency_key=call.idempotency_key) from error
     except httpx.RequestError as error:
         told = f"{call.method} {call.path}: {type(error).__name__}: {error}".splitlines()[0]
         raise NoConnection(told, idempotency_key=call.idempotency_key) from error

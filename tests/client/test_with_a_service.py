@@ -181,6 +181,9 @@ def test_a_turn_whose_answer_was_lost_is_not_stored_twice(served: Served) -> Non
 def test_nobody_there_is_told_in_a_line() -> None:
     with Client("http://127.0.0.1:1") as client, pytest.raises(NoConnection) as caught:
         client.search("x")
+    assert str(caught.value).startswith(
+        "POST /v1/memory/search: nobody answers at http://127.0.0.1:1: start `livingkv serve`"
+    )
     assert "\n" not in str(caught.value)
 
 
