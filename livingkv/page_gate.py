@@ -15,7 +15,7 @@ from livingkv.model_rope import Rope
 from livingkv.page_places import Place
 from livingkv.positions import rotation
 from livingkv.settings import PAGE_TOKENS
-from livingkv.triton_here import has_triton, kernel_failures
+from livingkv.triton_here import first_line, has_triton, kernel_failures
 
 LOG = logging.getLogger("livingkv.codec")
 
@@ -50,7 +50,7 @@ def accepted(reference: PageCodec, fused: PageCodec, shape: PageShape, rope: Rop
     try:
         problem = difference(reference, fused, shape, rope, device)
     except kernel_failures() as error:
-        problem = (str(error).splitlines() or [type(error).__name__])[0]
+        problem = first_line(error)
     if problem is None:
         return fused
     LOG.warning("8-bit pages are decoded by torch, not by kernels: %s", problem)

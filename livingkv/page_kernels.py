@@ -9,19 +9,17 @@ emulated: numbers of the model are bf16 given as int16, for Triton's interpreter
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def _wide(x: Any, emulated: tl.constexpr) -> Any:
+def _wide(x: tl.tensor, emulated: tl.constexpr) -> tl.tensor:
     return (x.to(tl.int32) << 16).to(tl.float32, bitcast=True) if emulated else x.to(tl.float32)
 
 
 @triton.jit
-def _narrow(x: Any, dtype: tl.constexpr, emulated: tl.constexpr) -> Any:
+def _narrow(x: tl.tensor, dtype: tl.constexpr, emulated: tl.constexpr) -> tl.tensor:
     if emulated:
         bits = x.to(tl.int32, bitcast=True)
         found = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to(tl.int16)
@@ -31,26 +29,26 @@ def _narrow(x: Any, dtype: tl.constexpr, emulated: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _scale(bits: Any) -> Any:
+def _scale(bits: tl.tensor) -> tl.tensor:
     """bf16 bits to fp32."""
     return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _scale_bits(exact: Any) -> Any:
+def _scale_bits(exact: tl.tensor) -> tl.tensor:
     """The bits of the least bf16 that is not below a number of 0 or more."""
     return ((exact.to(tl.int32, bitcast=True) + 0xFFFF) >> 16).to(tl.int16)
 
 
 @triton.jit
-def _largest(x: Any, axis: tl.constexpr) -> Any:
+def _largest(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """Of magnitudes along an axis; NaN if one of them is."""
     n_nan = tl.sum(tl.where(x == x, 0, 1), axis)
     return tl.where(n_nan > 0, float("nan"), tl.max(tl.abs(x), axis))
 
 
 @triton.jit
-def _codes(x: Any, scale: Any) -> Any:
+def _codes(x: tl.tensor, scale: tl.tensor) -> tl.tensor:
     """Round half to even: at this size fp32 has no fractions."""
     q = tl.div_rn(x, tl.where(scale == 0.0, 1.0, scale))
     return ((q + 12582912.0) - 12582912.0).to(tl.int8)
@@ -58,34 +56,34 @@ def _codes(x: Any, scale: Any) -> Any:
 
 @triton.jit
 def decode_pages(
-    codes: Any,  # int8, rows of `row_bytes`
-    scales: Any,  # the same memory as int16
-    row_bytes: Any,
-    value_codes_at: Any,
-    key_scales_at: Any,  # in int16
-    value_scales_at: Any,
-    cos: Any,  # fp32 [pages * 64, 2 * half]
-    sin: Any,
-    bias: Any,  # fp32 [layers, heads, head_dim]
-    turn_cos: Any,  # fp32 [turns, 2 * half]
-    turn_sin: Any,
-    places: Any,  # int32 [pages, 4]: slot of token 0, first token, end, turn or -1
-    keys: Any,
-    values: Any,
-    key_layer: Any,  # strides in numbers
-    key_head: Any,
-    key_slot: Any,
-    value_layer: Any,
-    value_head: Any,
-    value_slot: Any,
-    n_heads: Any,
+    codes: tl.tensor,  # int8, rows of `row_bytes`
+    scales: tl.tensor,  # the same memory as int16
+    row_bytes: tl.tensor,
+    value_codes_at: tl.tensor,
+    key_scales_at: tl.tensor,  # in int16
+    value_scales_at: tl.tensor,
+    cos: tl.tensor,  # fp32 [pages * 64, 2 * half]
+    sin: tl.tensor,
+    bias: tl.tensor,  # fp32 [layers, heads, head_dim]
+    turn_cos: tl.tensor,  # fp32 [turns, 2 * half]
+    turn_sin: tl.tensor,
+    places: tl.tensor,  # int32 [pages, 4]: slot of token 0, first token, end, turn or -1
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_layer: tl.tensor,  # strides in numbers
+    key_head: tl.tensor,
+    key_slot: tl.tensor,
+    value_layer: tl.tensor,
+    value_head: tl.tensor,
+    value_slot: tl.tensor,
+    n_heads: tl.tensor,
     half: tl.constexpr,
     block: tl.constexpr,
     page_tokens: tl.constexpr,
     together: tl.constexpr,
     has_bias: tl.constexpr,
     emulated: tl.constexpr,
-) -> Any:
+) -> None:
     """Program (page, `together` heads of a layer, keys or values): codes to numbers in their slots."""
     page = tl.program_id(0).to(tl.int64)
     groups = n_heads // together
@@ -149,31 +147,31 @@ def decode_pages(
 
 @triton.jit
 def encode_pages(
-    keys: Any,
-    values: Any,
-    key_layer: Any,  # strides in numbers
-    key_head: Any,
-    key_slot: Any,
-    value_layer: Any,
-    value_head: Any,
-    value_slot: Any,
-    cos: Any,  # fp32 [pages * 64, 2 * half]
-    sin: Any,
-    bias: Any,  # fp32 [layers, heads, head_dim]
-    codes: Any,  # int8, rows of `row_bytes`
-    scales: Any,  # the same memory as int16
-    row_bytes: Any,
-    value_codes_at: Any,
-    key_scales_at: Any,  # in int16
-    value_scales_at: Any,
-    n_heads: Any,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_layer: tl.tensor,  # strides in numbers
+    key_head: tl.tensor,
+    key_slot: tl.tensor,
+    value_layer: tl.tensor,
+    value_head: tl.tensor,
+    value_slot: tl.tensor,
+    cos: tl.tensor,  # fp32 [pages * 64, 2 * half]
+    sin: tl.tensor,
+    bias: tl.tensor,  # fp32 [layers, heads, head_dim]
+    codes: tl.tensor,  # int8, rows of `row_bytes`
+    scales: tl.tensor,  # the same memory as int16
+    row_bytes: tl.tensor,
+    value_codes_at: tl.tensor,
+    key_scales_at: tl.tensor,  # in int16
+    value_scales_at: tl.tensor,
+    n_heads: tl.tensor,
     half: tl.constexpr,
     block: tl.constexpr,
     page_tokens: tl.constexpr,
     together: tl.constexpr,
     has_bias: tl.constexpr,
     emulated: tl.constexpr,
-) -> Any:
+) -> None:
     """Program (page, `together` heads of a layer, keys or values): numbers to codes and scales in their row."""
     page = tl.program_id(0).to(tl.int64)
     groups = n_heads // together

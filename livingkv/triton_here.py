@@ -16,6 +16,13 @@ def has_triton() -> bool:
 
 def kernel_failures() -> tuple[type[Exception], ...]:
     """What a kernel raises that cannot be compiled or launched here: no compiler, an old GPU, too little memory."""
+    if not has_triton():
+        return (RuntimeError, OSError, CalledProcessError)
     from triton.errors import TritonError
 
     return (TritonError, RuntimeError, OSError, CalledProcessError)
+
+
+def first_line(error: Exception) -> str:
+    """What is said of it: the first line of its text, else its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
