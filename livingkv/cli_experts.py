@@ -57,9 +57,12 @@ def show_index(folder: Folder, as_json: Json = False, debug: Debug = False) -> N
         return
     shown = {}
     for name, value in found.items():
-        label = name.replace("_", " ").replace("bytes", "size")
-        value = "none" if value is None else value
-        shown[label] = size(value) if name.endswith("_bytes") else f"{value:.1%}" if name.endswith("_share") else value
+        words: object = "none" if value is None else value
+        if name.endswith("_bytes"):
+            words = size(value)
+        elif name.endswith("_share"):
+            words = f"{value:.1%}"
+        shown[name.replace("_", " ").replace("bytes", "size")] = words
     print_facts(shown)
 
 
