@@ -93,14 +93,13 @@ def _layer(layer: Any) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     _require(_named(attention) in (_ATTENTION, _ATTENTION | _HEAD_NORMS), "its attention has other parts")
     _require(_named(mlp) - {"act_fn"} == _FEED_FORWARD, "its feed-forward has other parts")
-    scale: Any = getattr(attention, "scaling", None)
-    _require(scale is not None, "its attention does not say its scale")
+    _require(hasattr(attention, "scaling"), "its attention does not say its scale")
     has_norms = hasattr(attention, "q_norm")
     return Layer(
         first_norm=_norm(layer.input_layernorm),
         query_key_value=tuple(_linear(getattr(attention, name)) for name in ("q_proj", "k_proj", "v_proj")),
         head_norms=(_norm(attention.q_norm), _norm(attention.k_norm)) if has_norms else None,
-        scale=float(scale),
+        scale=float(attention.scaling),
         out=_linear(attention.o_proj),
         second_norm=_norm(layer.post_attention_layernorm),
         gate_up=(_linear(mlp.gate_proj), _linear(mlp.up_proj)),
@@ -110,9 +109,9 @@ def _layer(layer: Any) -> Layer:
 
 
 def _norm(module: Any) -> Norm:
-    epsilon = getattr(module, "variance_epsilon", None)
-    _require("RMSNorm" in type(module).__name__ and epsilon is not None, "its norms are of another kind")
-    return Norm(module.weight.data, float(epsilon))
+    is_known = "RMSNorm" in type(module).__name__ and hasattr(module, "variance_epsilon")
+    _require(is_known, "its norms are of another kind")
+    return Norm(module.weight.data, float(module.variance_epsilon))
 
 
 def _linear(module: Any) -> nn.Linear:
