@@ -21,15 +21,16 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from uring import Uring  # noqa: E402
+from uring import Uring
 
-from experiments.provenance import circumstances, write_json  # noqa: E402
+from experiments.provenance import circumstances, write_json
 
 PIECE = 1 << 20
 EXPERT_PIECES, N_EXPERTS = 9, 8
@@ -148,6 +149,21 @@ def steady(way: Threads | Ring, places: Callable[[int], Piece], depth: int, seco
     return Measured(n_bytes, perf_counter() - started, process_time() - cpu)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Reads of one size at random places of a file, each of those in flight to a place of its own."""
+
+    chance: random.Random
+    file_bytes: int
+    size: int
+    depth: int
+
+    def at(self, number: int) -> Piece:
+        """The read of that number."""
+        start = self.chance.randrange(self.file_bytes // self.size) * self.size
+        return Piece(start, self.size, number % self.depth * self.size)
+
+
 def experts(way: Threads | Ring, places: Callable[[int], list[Piece]], seconds: float) -> Measured:
     """Eight experts at once, then nothing until they are all there."""
     started, cpu, n_bytes, number = perf_counter(), process_time(), 0, 0
@@ -184,14 +200,7 @@ def measure(path: Path, seconds: float, repeats: int) -> list[dict[str, Any]]:
                 for kind in (Threads, Ring) if repeat % 2 == 0 else (Ring, Threads):
                     way, chance = kind(fd, memory, depth), random.Random(f"{size} {depth} {repeat} {kind.name}")
                     runs[kind.name].append(
-                        steady(
-                            way,
-                            lambda number: Piece(
-                                chance.randrange(n_pieces * PIECE // size) * size, size, number % depth * size
-                            ),
-                            depth,
-                            seconds,
-                        )
+                        steady(way, Places(chance, n_pieces * PIECE, size, depth).at, depth, seconds)
                     )
                     way.close()
             rows += [row(found, what="steady", way=name, read_bytes=size, depth=depth) for name, found in runs.items()]

@@ -1,6 +1,7 @@
-"""io_uring by its system calls, as much of it as reads need: no library on the package index reads into memory of ours.
+"""io_uring by its system calls, as much of it as reads need: no library of the package index reads into our memory.
 
-(`liburing` 2026.3.30 takes bytearrays only, which are not aligned as direct reads need; `pyuring` 0.3.3 does not build.)
+(`liburing` 2026.3.30 takes bytearrays only, which do not begin where direct reads need it; `pyuring` 0.3.3 did not
+build.)
 Layouts: Linux, include/uapi/linux/io_uring.h. x86-64 only: it relies on stores that are seen in their order.
 """
 
