@@ -25,8 +25,8 @@ Rows = NDArray[np.uint8]  # [rows, bytes of a row]
 
 
 class RowPart(NamedTuple):
-    """One stored tensor: rows `[first_row, first_row + n_rows)`, from byte `offset` of a file on. n_sharing: so many rows
-    have the same bytes of it, which are stored once."""
+    """One stored tensor: rows `[first_row, first_row + n_rows)`, from byte `offset` of a file on. n_sharing: so many
+    rows have the same bytes of it, which are stored once."""
 
     file: int
     offset: int

@@ -1,4 +1,4 @@
-"""Rows stored as codes: each is decoded with the scales that are its own, and scales that may be others' are refused."""
+"""Rows stored as codes: each is decoded with its own scales, and scales that may be others' are refused."""
 
 from __future__ import annotations
 
