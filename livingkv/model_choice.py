@@ -15,7 +15,7 @@ from livingkv.models import AskedDualChunk, DualChunk, LoadedModel, Weights, loa
 from livingkv.store import Fingerprint
 
 _WEIGHTS_OF_DTYPE: dict[str, Weights] = {"float32": "fp32"}
-"""bfloat16 is read by all that is left; what generation reads is no store's (docs/decisions/0030)."""
+"""bfloat16 is read by all that is left; what generation reads is no store's (docs/decisions/0029)."""
 
 
 @dataclass(frozen=True, slots=True)

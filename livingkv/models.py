@@ -59,7 +59,7 @@ class LoadedModel:
     packed): parts of a store's fingerprint.
     experts: what streams the network's experts; None where the network holds all of itself.
     decode_weights: generation reads weights of so many bits where it can (livingkv.packed); None: the network's own. No
-    part of the fingerprint (docs/decisions/0030).
+    part of the fingerprint (docs/decisions/0029).
     """
 
     name: str
