@@ -37,7 +37,6 @@ from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource  #
 from livingkv.experts.route_trace import RouteRecorder  # noqa: E402
 
 DEPTHS = (2, 4, 8, 16)
-SECONDS = 0.7
 
 
 def emulated(megabytes_per_s: float) -> SourceOf:
@@ -60,16 +59,16 @@ def reads_directly(index: ExpertIndex) -> bool:
         files.close()
 
 
-def drive(folder: Path, n_bytes: int) -> DriveSpeed:
+def drive(folder: Path, n_bytes: int, seconds: float) -> DriveSpeed:
     """The best that the drive does with expert-sized reads at this moment, over a few depths."""
     paths = sorted(folder.glob("*.safetensors"))
     try:
-        found = measure_drive(paths, sizes=(n_bytes,), depths=DEPTHS, seconds_each=SECONDS)
+        found = measure_drive(paths, sizes=(n_bytes,), depths=DEPTHS, seconds_each=seconds)
     except ExpertReadError:  # no direct reads here
         found = []
         for depth in DEPTHS:
-            n_reads = SECONDS * buffered_bytes_per_s(paths, n_bytes, depth, SECONDS) / n_bytes
-            found.append(DriveSpeed(n_bytes, depth, round(n_reads), SECONDS))
+            n_reads = seconds * buffered_bytes_per_s(paths, n_bytes, depth, seconds) / n_bytes
+            found.append(DriveSpeed(n_bytes, depth, round(n_reads), seconds))
     return max(found, key=lambda one: one.bytes_per_s)
 
 
@@ -123,6 +122,7 @@ def main(
     n_threads: int = N_THREADS,
     device: str = "cpu",
     max_s: Annotated[float, typer.Option(help="for the timed tokens, and as much for those before them")] = 600.0,
+    drive_s: Annotated[float, typer.Option(help="for each depth of the drive's own speed")] = 0.7,
     trace: Annotated[Path | None, typer.Option(help="record the routes of the timed tokens")] = None,
 ) -> None:
     """Measure and print."""
@@ -147,7 +147,7 @@ def main(
         rest_bytes = sum(value.nbytes for value in streamed.network.state_dict().values())
         feed = Feed(streamed, seed=0, before=(lambda: None) if is_direct else partial(drop_from_cache, folder))
         feed.tokens(n_warm, max_s)
-        speeds = [] if emulated_mb_s else [drive(folder, expert_bytes)]
+        speeds = [] if emulated_mb_s else [drive(folder, expert_bytes, drive_s)]
         first = streamed.counts()
         if trace is not None:
             recorder = RouteRecorder(trace, tuple(layer.n_experts for layer in streamed.index.layers))
@@ -158,7 +158,7 @@ def main(
         last = streamed.counts()
         if trace is not None:
             recorder.close()
-        speeds += [] if emulated_mb_s else [drive(folder, expert_bytes)]
+        speeds += [] if emulated_mb_s else [drive(folder, expert_bytes, drive_s)]
         resident = memory_bytes() - before
         device_peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         ring = streamed.stream.stage.buffer_bytes
