@@ -83,15 +83,17 @@ def test_the_host_waits_once_for_each_layer(
 
 
 class SlowQueue(CudaQueue):
-    """Copies begin up to some milliseconds late. forgets: the fence that it does not wait for."""
+    """Copies begin up to some milliseconds late, or at once. forgets: the fence that it does not wait for."""
 
     def __init__(self, random: Random, milliseconds: int, forgets: str = "") -> None:
         super().__init__(DEVICE)
         self._random, self._cycles, self._forgets = random, milliseconds * MILLISECOND, forgets
 
     def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-        with torch.cuda.stream(self._copies):
-            torch.cuda._sleep(self._random.randrange(self._cycles // 2, self._cycles))  # type: ignore[no-untyped-call]
+        if self._cycles:
+            with torch.cuda.stream(self._copies):
+                cycles = self._random.randrange(self._cycles // 2, self._cycles)
+                torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
         super().copy(sources, targets)
 
     def copy_after(self, fence: Fence) -> None:
@@ -103,12 +105,16 @@ class SlowQueue(CudaQueue):
             super().compute_after(fence)
 
 
-class SlowFormat(PlainFormat):
-    """Kernels that begin late."""
+def slow_format(form: PlainFormat, random: Random, milliseconds: int) -> PlainFormat:
+    """The same, whose kernels begin up to so many milliseconds late."""
 
-    def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        torch.cuda._sleep(Random(hidden.shape[0]).randrange(2 * MILLISECOND))  # type: ignore[no-untyped-call]
-        return PlainFormat.forward(self, module, hidden, tensors)
+    class SlowFormat(PlainFormat):
+        def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+            cycles = milliseconds * MILLISECOND
+            torch.cuda._sleep(random.randrange(cycles // 2, cycles))  # type: ignore[no-untyped-call]
+            return PlainFormat.forward(self, module, hidden, tensors)
+
+    return SlowFormat(form.sum_type)
 
 
 def slow_source(random: Random) -> Any:
@@ -124,14 +130,14 @@ def slow_source(random: Random) -> Any:
     return made
 
 
-def slowed(streamed: StreamedModel, queue: CudaQueue, n_buffers: int) -> None:
+def slowed(streamed: StreamedModel, queue: CudaQueue, n_buffers: int, kernel_milliseconds: int) -> None:
     """Let a model use that queue, and slow kernels."""
     stream = streamed.stream
     stream.stage = DeviceStage(streamed.index, streamed.arena, queue, n_buffers)
     formats = []
     for form in stream._formats:
         assert isinstance(form, PlainFormat)
-        formats.append(SlowFormat(form.sum_type))
+        formats.append(slow_format(form, Random(n_buffers), kernel_milliseconds))
     stream._formats = tuple(formats)
 
 
@@ -143,7 +149,7 @@ def test_equal_however_late_reads_copies_and_kernels_are(checkpoint_of: MadeOf, 
     ram_bytes = budget(8192, n_rows, 5)
     with load_streamed(folder, ram_bytes=ram_bytes, source=slow_source(random), device=DEVICE) as streamed:
         assert streamed.arena.n_rows == n_rows
-        slowed(streamed, SlowQueue(random, 2), n_buffers)
+        slowed(streamed, SlowQueue(random, 2), n_buffers, 2)
         found = answers(streamed.network)
         assert [torch.equal(a, b) for a, b in zip(expected, found, strict=True)] == [True] * len(expected)
         assert streamed.check() == []
@@ -162,7 +168,8 @@ def test_must_break_a_forgotten_fence_is_seen(
 
         monkeypatch.setattr(RowArena, "copying", forget)
     with load_streamed(folder, ram_bytes=budget(8192, 2, 2), n_threads=2, piece_bytes=4096, device=DEVICE) as streamed:
-        slowed(streamed, SlowQueue(Random(1), 20, forgets), 2)
+        late = (0, 20) if forgets == "copy_after" else (20, 1)  # copies and kernels: who would be waited for is late
+        slowed(streamed, SlowQueue(Random(1), late[0], forgets), 2, late[1])
         found = answers(streamed.network)
         torch.cuda.synchronize()
     assert not all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
