@@ -36,7 +36,9 @@ def buffered_bytes_per_s(paths: Iterable[Path], n_bytes: int, depth: int, second
     def work() -> None:
         nonlocal n_done
         buffer = bytearray(n_bytes)
-        while perf_counter() - started < seconds:
+        is_first = True
+        while is_first or perf_counter() - started < seconds:
+            is_first = False
             with lock:
                 if not places:
                     return
