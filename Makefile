@@ -7,6 +7,8 @@
 # make browser   a Chromium for the tests of the web page, where this is root on Debian and none is there; without one they
 #                are skipped. LIVINGKV_CHROMIUM names another.
 # make screenshots  the pictures of the web page in docs/screenshots, made anew
+# make bench     every figure of speed beside its baselines, in one run: experiments/033_bench, docs/BENCH.md. BENCH holds its
+#                options: make bench BENCH="--quick", BENCH="--device cuda", BENCH="--only probe,growth"
 # make clean     remove .venv and everything made here; the model cache (~/.cache/livingkv) stays
 #
 # Variables:
@@ -18,7 +20,7 @@
 #   PIP_ARGS="..."            more arguments for every pip install, such as --index-url
 #   SYSTEM_SITE=1             .venv sees the packages of PYTHON, such as a torch that is there
 
-.PHONY: install demo test check lint types fast model browser screenshots clean
+.PHONY: install demo test check lint types fast model browser screenshots bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +34,7 @@ COMMA := ,
 EXTRAS := $(if $(GPU),dev$(COMMA)gpu,dev)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -q
+SIDE_BY_SIDE := -n auto --dist loadfile  # a file's tests share what they set up
 
 install: $(STAMP)
 
@@ -53,8 +56,8 @@ demo: model
 	@sh examples/demo.sh
 
 test: model
-	$(PYTEST) -m "not model and not gpu and not slow"
-	$(PYTEST) -m "(model or slow) and not gpu"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not model and not gpu and not slow"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "(model or slow) and not gpu"
 	$(if $(GPU),$(PYTEST) -m gpu)
 
 check: lint types fast
@@ -69,7 +72,7 @@ types: install
 	@for folder in experiments/[0-9]*/; do echo "mypy $$folder" && $(BIN)/mypy $$folder*.py || exit 1; done
 
 fast: install
-	$(PYTEST) -m "not model and not gpu and not slow"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not model and not gpu and not slow"
 
 browser:
 	@sh -c 'for name in "$$LIVINGKV_CHROMIUM" chromium chromium-browser google-chrome; do \
@@ -80,6 +83,11 @@ browser:
 
 screenshots: install
 	$(BIN)/python -m tests.server.screenshots
+
+# The default model's GGUF is what llama.cpp runs; where it was fetched from it lies in the cache.
+bench: model
+	$(PIP) -e ".[bench]"
+	$(BIN)/python experiments/033_bench/run.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist demo-store *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,7 +7,7 @@ one that turns nothing, so that the state sees queries and keys unrotated and pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Literal
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from livingkv.batched_decode import BatchedDecode, DecodeStep
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
+from livingkv.packed import MAX_ROWS, PackedStep, step_for
 from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
@@ -30,6 +32,10 @@ _TIMED_TOKENS = 16
 
 def _go_on() -> None:
     """Nothing is to be done between two passes."""
+
+
+def _alone(step: DecodeStep) -> None:
+    """No pass is shared."""
 
 
 class _Unrotated(nn.Module):
@@ -72,6 +78,7 @@ class Runner:
 
     Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
     honest reports. `between` is called before each pass, while no state is in one: it may run passes of other states.
+    `join` is asked before each step of generation: the logits of a pass that it was part of, or None.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -80,7 +87,10 @@ class Runner:
         self.n_prefilled = 0
         self.n_passes = 0
         self.between: Callable[[], None] = _go_on
+        self.join: Callable[[DecodeStep], Tensor | None] = _alone
         self._is_whole = False
+        self._is_packed_tried = False
+        self._packed: PackedStep | None = None
         self._n_timed = 0
         self._timed_s = 0.0
         self._network = model.network
@@ -90,7 +100,7 @@ class Runner:
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
-        """Within the block `between` is not called."""
+        """Within the block `between` and `join` are not called."""
         before, self._is_whole = self._is_whole, True
         try:
             yield
@@ -123,11 +133,39 @@ class Runner:
         """Like `read`, and the logits in fp32: [batch, 1 or tokens, vocabulary]."""
         if keep == "all":
             return self.head(self.hidden(token_ids, state))
+        rows = token_ids if token_ids.dim() == 2 else token_ids[None]
+        if rows.shape[1] == 1 and rows.shape[0] <= MAX_ROWS and (step := self._packed_step()) is not None:
+            return step.logits(self._pass(rows, state, step.hidden)[:, 0])[:, None]
         last = None
         for part in self._parts(token_ids, state):
             last = self._pass(part, state)[:, -1:].clone(memory_format=torch.contiguous_format)
         assert last is not None, "there are tokens to read"
         return self.head(last)
+
+    @torch.inference_mode()
+    def logits_of(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception]:
+        """Several states each read a token, in one forward pass: of each the logits in fp32 [1, 1, vocabulary], or what
+        its state raised, which does the others no harm. A single step is what `logits` does, to the last bit; rows of
+        several may differ from that by rounding. Raises what is nobody's own; no state can go on then."""
+        if len(steps) == 1:
+            token = torch.tensor([steps[0].token], device=self.model.device)
+            try:
+                return [self.logits(token, steps[0].state)]
+            except Exception as error:  # the edge of a row: told to whoever asked for it
+                return [error]
+        rows = BatchedDecode([step.state for step in steps])
+        tokens = torch.tensor([[step.token] for step in steps], device=self.model.device)
+        logits = self.logits(tokens, rows)  # [rows, 1, vocabulary]
+        return [error or logits[row : row + 1] for row, error in enumerate(rows.errors)]
+
+    def step(self, token: int, state: AttentionState) -> Tensor:
+        """Read one token: the logits in fp32 [1, 1, vocabulary]. `join` may do it together with steps of others."""
+        joined = None if self._is_whole else self.join(DecodeStep(token, state))
+        if joined is None:
+            return self.logits(torch.tensor([token], device=self.model.device), state)
+        self.n_prefilled += 1
+        self.n_passes += 1
+        return joined
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
@@ -160,7 +198,7 @@ class Runner:
                 return
             yield token
             if index + 1 < max_tokens:
-                logits = self.logits(torch.tensor([token], device=self.model.device), state)
+                logits = self.step(token, state)
 
     def _parts(self, token_ids: Tensor, state: AttentionState) -> Iterator[Tensor]:
         batch = token_ids if token_ids.dim() == 2 else token_ids[None]
@@ -170,19 +208,36 @@ class Runner:
             done += part.shape[1]
             yield part
 
-    def _pass(self, token_ids: Tensor, state: AttentionState) -> Tensor:
-        """One forward pass: the last hidden states [batch, tokens, hidden]."""
+    def _packed_step(self) -> PackedStep | None:
+        """What generates from packed weights, made by the first step; None where the model's own weights do."""
+        if not self._is_packed_tried:
+            self._is_packed_tried = True
+            self._packed = step_for(self.model, self._modules, self.head)
+        return self._packed
+
+    def _modules(self, token_ids: Tensor, state: AttentionState) -> Tensor:
+        """The network's own modules: the last hidden states [batch, tokens, hidden]."""
+        hidden: Tensor = self._base(
+            input_ids=token_ids,
+            position_ids=torch.arange(token_ids.shape[1], device=token_ids.device)[None],
+            use_cache=False,
+            livingkv_state=state,
+        ).last_hidden_state
+        return hidden
+
+    def _pass(
+        self,
+        token_ids: Tensor,
+        state: AttentionState,
+        compute: Callable[[Tensor, AttentionState], Tensor] | None = None,
+    ) -> Tensor:
+        """One forward pass: the last hidden states [batch, tokens, hidden], by `compute` or the network's modules."""
         if not self._is_whole:
             self.between()
         n = token_ids.shape[1]
         started = perf_counter()
         state.begin(n)
-        hidden: Tensor = self._base(
-            input_ids=token_ids,
-            position_ids=torch.arange(n, device=token_ids.device)[None],
-            use_cache=False,
-            livingkv_state=state,
-        ).last_hidden_state
+        hidden = (compute or self._modules)(token_ids, state)
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
         self.n_passes += 1
