@@ -19,6 +19,7 @@ from livingkv.memory import Memory
 from livingkv.server.api_errors import ApiError
 from livingkv.server.counters import Counters
 from livingkv.server.inference_thread import InferenceThread, Phase
+from livingkv.server.joining import Joining
 from livingkv.server.options import ServerOptions
 from livingkv.server.service import Service
 from livingkv.server.serving import serve
@@ -135,7 +136,10 @@ def test_idle_sessions_leave_the_device_and_nobody_notices(tmp_path: Path) -> No
 
 def thread_of(prepare: Callable[[], None], finish: Callable[[], None] = lambda: None) -> InferenceThread:
     """An inference thread without a model."""
-    return InferenceThread(prepare, lambda: None, finish, Counters(), n_waiting=2, n_side_by_side=2, idle_s=0.05)
+    joining = Joining(8, lambda n_rows: None)
+    return InferenceThread(
+        prepare, lambda: None, finish, Counters(), joining, n_waiting=2, n_side_by_side=2, idle_s=0.05
+    )
 
 
 def test_a_model_that_does_not_load_is_told() -> None:
