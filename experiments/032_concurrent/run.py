@@ -4,8 +4,8 @@
 
 A real `livingkv serve` in a process of its own and real HTTP, streamed. Part 1, askers: n clients at once, each a user
 with a conversation of its own, ask for a long reply; tokens of all replies over the time from the first request to the
-last end. Once with max_batch 8, once, the baseline, with max_batch 1, where passes take turns. Part 2, ingest: one asker
-after the other, alone and while a long text is ingested in the background; the time to the first token, and the
+last end. Once with max_batch 8, once, the baseline, with max_batch 1, where passes take turns. Part 2, ingest: one
+asker after the other, alone and while a long text is ingested in the background; the time to the first token, and the
 tokens/s of the ingest, beside those of an ingest alone. Part 3, passes: `Runner.logits_of` itself, without a service.
 An error of one part is noted, and the others go on. With --shape the model is randomly initialised: its words mean
 nothing, its times do.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Annotated, Any
 
 import httpx
@@ -49,6 +49,8 @@ RESULT = Path(__file__).with_name("result.json")
 N_ASKERS = (1, 2, 4, 8)
 BATCHES = (8, 1)
 """max_batch: as it is by default, and the baseline."""
+RATES = ("tokens_per_s", "tokens_per_cpu_s")
+"""By the clock, and by the processor time of the service: what neighbours on the machine take is not in that."""
 WINDOW = 4096
 _INGEST_SENTENCES = 4000
 _JOB_S = 0.1
@@ -96,8 +98,9 @@ def counted(served: ServiceProcess) -> dict[str, float]:
 
 def together(served: ServiceProcess, asking: Asking, n: int) -> dict[str, Any]:
     """One round of n askers."""
-    before = counted(served)
+    before, cpu_s = counted(served), served.cpu_s()
     replies = asking.at_once(n)
+    cpu_s = served.cpu_s() - cpu_s
     taken = {name: value - before.get(name, 0.0) for name, value in counted(served).items()}
     seconds = max(each.last_s for each in replies) - min(each.sent_s for each in replies)
     n_tokens, n_passes = sum(each.n_tokens for each in replies), taken["livingkv_batch_rows_count"]
@@ -106,6 +109,8 @@ def together(served: ServiceProcess, asking: Asking, n: int) -> dict[str, Any]:
         "n_tokens": n_tokens,
         "seconds": seconds,
         "tokens_per_s": n_tokens / seconds,
+        "cpu_s": cpu_s,
+        "tokens_per_cpu_s": n_tokens / cpu_s,
         "seconds_after_all_began": max(each.last_s for each in replies) - all_began,
         "first_token_ms": [round(each.first_ms, 1) for each in replies],
         "n_shared_passes": n_passes,
@@ -125,16 +130,18 @@ def askers(serve: Callable[..., Any], rounds: int, reply_tokens: int) -> dict[st
             asking.in_turn(1, 4)  # whatever is done once
             rows = {n: [together(served, asking, n) for _ in range(rounds)] for n in N_ASKERS}
         found[f"max_batch {max_batch}"] = {
-            str(n): {"tokens_per_s": statistics.median(row["tokens_per_s"] for row in of_n), "rounds": of_n}
+            str(n): {name: statistics.median(row[name] for row in of_n) for name in RATES} | {"rounds": of_n}
             for n, of_n in rows.items()
         }
     shared, alone = (found[f"max_batch {max_batch}"] for max_batch in BATCHES)
-    per_s = {name: {n: row["tokens_per_s"] for n, row in part.items()} for name, part in found.items()}
-    found["over_one_asker"] = {
-        name: {n: rate / rates["1"] for n, rate in rates.items()} for name, rates in per_s.items()
-    }
-    found["over_taking_turns"] = {n: shared[n]["tokens_per_s"] / alone[n]["tokens_per_s"] for n in shared}
-    return found
+    ratios: dict[str, Any] = {}
+    for rate in RATES:
+        ratios[rate] = {
+            "over_one_asker": {n: row[rate] / shared["1"][rate] for n, row in shared.items()},
+            "over_one_asker, taking turns": {n: row[rate] / alone["1"][rate] for n, row in alone.items()},
+            "over_taking_turns": {n: row[rate] / alone[n][rate] for n, row in shared.items()},
+        }
+    return found | {"ratios": ratios}
 
 
 class Ingest:
@@ -219,23 +226,26 @@ def passes(choice: ModelChoice, n_steps: int, context_tokens: int) -> dict[str, 
         ids = torch.randint(5, 250, (context_tokens,), generator=torch.Generator().manual_seed(number))
         engine.runner.read(ids.to(model.device), states[-1])
 
-    def seconds(act: Callable[[], object]) -> float:
+    def seconds(act: Callable[[], object]) -> dict[str, float]:
         times = []
         for _ in range(n_steps + 2):
-            started = perf_counter()
+            started, cpu = perf_counter(), process_time()
             act()
             if on_gpu:
                 torch.cuda.synchronize()
-            times.append(perf_counter() - started)
-        return statistics.median(times[2:])  # the first two are for whatever is done once
+            times.append((perf_counter() - started, process_time() - cpu))
+        taken = times[2:]  # the first two are for whatever is done once
+        return {"s": statistics.median(s for s, _ in taken), "cpu_s": statistics.median(cpu for _, cpu in taken)}
 
     for n in N_ASKERS:
         steps = [DecodeStep(7, state) for state in states[:n]]
         together_s = seconds(lambda steps=steps: engine.runner.logits_of(steps))  # type: ignore[misc]
         in_turn_s = seconds(lambda steps=steps: [engine.runner.logits_of([step]) for step in steps])  # type: ignore[misc]
-        found[str(n)] = {"together_s": together_s, "in_turn_s": in_turn_s, "tokens_per_s": n / together_s}
-    found["8 together / 1"] = found["8"]["tokens_per_s"] / found["1"]["tokens_per_s"]
-    found["8 together / 8 in turn"] = found["8"]["in_turn_s"] / found["8"]["together_s"]
+        found[str(n)] = {"together": together_s, "in_turn": in_turn_s, "tokens_per_s": n / together_s["s"]}
+    for clock in ("s", "cpu_s"):
+        one, eight, in_turn = found["1"]["together"][clock], found["8"]["together"][clock], found["8"]["in_turn"][clock]
+        found[f"tokens per {clock}: 8 together / 1"] = 8 * one / eight
+        found[f"tokens per {clock}: 8 together / 8 in turn"] = in_turn / eight
     return found
 
 
