@@ -121,14 +121,14 @@ def together(served: ServiceProcess, asking: Asking, n: int) -> dict[str, Any]:
     }
 
 
-def askers(serve: Callable[..., Any], rounds: int, reply_tokens: int) -> dict[str, Any]:
+def askers(serve: Callable[..., Any], numbers: Sequence[int], rounds: int, reply_tokens: int) -> dict[str, Any]:
     """Part 1."""
     found: dict[str, Any] = {}
     for max_batch in BATCHES:
         with serve("--batch", str(max_batch)) as served:
             asking = Asking(served.url, max_batch, reply_tokens, "asker")
             asking.in_turn(1, 4)  # whatever is done once
-            rows = {n: [together(served, asking, n) for _ in range(rounds)] for n in N_ASKERS}
+            rows = {n: [together(served, asking, n) for _ in range(rounds)] for n in numbers}
         found[f"max_batch {max_batch}"] = {
             str(n): {name: statistics.median(row[name] for row in of_n) for name in RATES} | {"rounds": of_n}
             for n, of_n in rows.items()
@@ -254,6 +254,7 @@ def main(
     shape: Annotated[str | None, typer.Option(help="tiny or 7b: a randomly initialised model.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     parts: Annotated[str, typer.Option(help="Which, with commas.")] = "askers,ingest,passes",
+    numbers: Annotated[str, typer.Option(help="Of askers, 1 among them.")] = "1,2,4,8",
     rounds: Annotated[int, typer.Option(help="Of each number of askers.")] = 1,
     reply_tokens: Annotated[int, typer.Option(help="Of each reply.")] = 48,
     n_asked: Annotated[int, typer.Option(help="Replies alone, and beside the ingest.")] = 20,
@@ -283,8 +284,8 @@ def main(
                 yield served
 
         todo: dict[str, Callable[[], dict[str, Any]]] = {
-            "askers": lambda: askers(serve, rounds, reply_tokens),
-            "ingest": lambda: during_ingest(serve, n_asked, 8, ingest_s, ingest_sentences),
+            "askers": lambda: askers(serve, [int(n) for n in numbers.split(",")], rounds, reply_tokens),
+            "ingest": lambda: during_ingest(serve, n_asked, min(8, reply_tokens), ingest_s, ingest_sentences),
             "passes": lambda: passes(ModelChoice(model), n_steps, context_tokens),
         }
         for name in parts.split(","):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from livingkv.batched_decode import DecodeStep
@@ -32,6 +33,7 @@ class Joining:
         self._max_batch = max_batch
         self._told = told
         self._waiting: list[_Asked] = []
+        self._device = torch.device("cpu")
 
     @property
     def n_waiting(self) -> int:
@@ -41,8 +43,14 @@ class Joining:
     def take_part(self, runner: Runner) -> None:
         """Have a runner pause before each pass of a call that runs in steps, with a decode step for `run`. All runners
         that take part are of one network."""
+        self._device = runner.model.device
         pause_between_passes(runner)
         runner.join = lambda step: self._join(runner, step)
+
+    def settle(self) -> None:
+        """Wait until a GPU has done what was launched: before that, no clock says what a step took."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def run(self) -> None:
         """Do all that wait, in the order in which they came. Their calls go on, with logits or an error, when they have

@@ -117,7 +117,10 @@ class TakingTurns:
                 self._counters.cancelled.inc()
                 job.close()
                 return False
-            return job.step()
+            goes_on = job.step()
+            if len(self.running) + len(self.background) > 1:
+                self._joining.settle()
+            return goes_on
         except Exception as error:  # the edge of a request: told to it, and counted
             job.fail(error)
         return False

@@ -36,12 +36,15 @@ class Shared(Joining):
     def __init__(self, clock: Clock) -> None:
         super().__init__(8, lambda n_rows: None)
         self._clock = clock
-        self.n_asked = 0
+        self.n_asked = self.n_settled = 0
         self.rows: list[int] = []
 
     @property
     def n_waiting(self) -> int:
         return self.n_asked
+
+    def settle(self) -> None:
+        self.n_settled += 1
 
     def run(self) -> None:
         self.rows.append(self.n_asked)
@@ -142,6 +145,16 @@ def test_without_replies_everything_has_a_step_in_each_round() -> None:
         machine.reads(name)
     machine.rounds(5)
     assert machine.clock.steps == list("abc") * 5
+
+
+def test_a_gpu_is_waited_for_where_shares_depend_on_it() -> None:
+    machine = Machine()
+    machine.works("ingest")
+    machine.rounds(3)
+    assert machine.shared.n_settled == 0, "it may go on launching"
+    machine.reads("prompt")
+    machine.rounds(1)
+    assert machine.shared.n_settled == 1
 
 
 def test_background_work_has_an_eighth_beside_requests_and_all_of_the_rest() -> None:
