@@ -49,9 +49,17 @@ def weight_files(folder: Path) -> list[Path]:
         return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     try:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelDamaged(f"{index}: cannot be read; fetch the model again") from error
+    strange = next((name for name in names if not _is_inside(name)), None)
+    if strange is not None:
+        raise ModelDamaged(f"{index}: {strange!r} is no file of this folder; fetch the model again")
     return sorted(folder / name for name in names)
+
+
+def _is_inside(name: object) -> bool:
+    """Whether that is the name of a file in a folder or in one of its folders."""
+    return isinstance(name, str) and bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def network_digest(network: Any) -> str:
