@@ -51,9 +51,9 @@ def weight_files(folder: Path) -> list[Path]:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelDamaged(f"{index}: cannot be read; fetch the model again") from error
-    strange = next((name for name in names if not _is_inside(name)), None)
-    if strange is not None:
-        raise ModelDamaged(f"{index}: {strange!r} is no file of this folder; fetch the model again")
+    strange = [name for name in names if not _is_inside(name)]
+    if strange:
+        raise ModelDamaged(f"{index}: {strange[0]!r} is no file of this folder; fetch the model again")
     return sorted(folder / name for name in names)
 
 
