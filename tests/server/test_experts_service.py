@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,16 @@ def test_a_shard_that_is_replaced_meanwhile_is_an_error_and_no_text(tmp_path: Pa
         answer = served.post({"messages": [{"role": "user", "content": "The shed is blue, whose is it?"}]})
         assert answer.status_code == 500 and "choices" not in answer.json()
         assert served.client.get("/health").status_code == 200
+
+
+def test_replies_share_passes(streamed: Served) -> None:
+    def asked(prefix: str) -> Iterator[str]:
+        with ThreadPoolExecutor(3) as pool:
+            yield from pool.map(
+                lambda n: said(streamed.chat(f"Tell me about {n}", user=f"{prefix}{n}", max_tokens=16)), range(3)
+            )
+
+    alone = [said(streamed.chat(f"Tell me about {n}", user=f"a{n}", max_tokens=16)) for n in range(3)]
+    rows, passes = streamed.count("batch_rows_sum"), streamed.count("batch_rows_count")
+    assert list(asked("b")) == alone
+    assert streamed.count("batch_rows_sum") - rows > streamed.count("batch_rows_count") - passes
