@@ -213,6 +213,7 @@ def vector_product(
     EVEN: tl.constexpr,
     OUTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """weight [n_out, width] times one vector, OUTS outputs a program, each weight read once.
 
@@ -226,7 +227,7 @@ def vector_product(
     sums = tl.zeros([OUTS, BLOCK], tl.float32)
     second = tl.zeros([OUTS, BLOCK], tl.float32)
     squares = tl.zeros([BLOCK], tl.float32)
-    for lo in range(0, width, BLOCK):
+    for lo in tl.range(0, width, BLOCK, num_stages=STAGES):
         d = lo + tl.arange(0, BLOCK)
         if EVEN:
             weights = tl.load(weight_ptr + rows + d[None, :], mask=real[:, None], other=0.0)
