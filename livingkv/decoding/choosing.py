@@ -20,9 +20,6 @@ from livingkv.models import LoadedModel
 
 LOG = logging.getLogger("livingkv.decoding")
 
-_OUTPUTS = (4, 8)
-"""Outputs of one program of our own products: which is quicker depends on the device."""
-
 
 def decoder_for(model: LoadedModel, eager: Eager, head: Callable[[Tensor], Tensor]) -> Decoder | None:
     """What records this model's decode steps; None on other devices than CUDA, where experts are streamed, and without
@@ -36,14 +33,15 @@ def decoder_for(model: LoadedModel, eager: Eager, head: Callable[[Tensor], Tenso
 
 
 def _plain_ways(model: LoadedModel) -> list[Way]:
-    from livingkv.decoding.on_device import KernelOps, gate, rms
+    from livingkv.decoding.on_device import KernelOps, Tiles, gate, rms
 
     try:
         parts = parts_of(model.network)
     except NotPlain as error:
         LOG.info("decode steps go through the network's own modules: %s", error)
         return []
-    ways: list[Way] = [(f"kernels, {outs} outputs", _plain(model, parts, KernelOps(outs))) for outs in _OUTPUTS]
+    tiles = (Tiles(), Tiles(outs=4, rows_outs=16, rows_block=256), Tiles(stages=4, rows_stages=5))
+    ways: list[Way] = [(f"kernels {index}", _plain(model, parts, KernelOps(each))) for index, each in enumerate(tiles)]
     return [*ways, ("products", _plain(model, parts, FusedOps(rms, gate)))]
 
 

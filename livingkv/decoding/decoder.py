@@ -195,7 +195,7 @@ class _Probe:
 
 
 def _distance(got: Tensor, want: Tensor) -> Tensor:
-    return (got.float() - want.float()).norm() / want.float().norm()
+    return torch.linalg.vector_norm(got.float() - want.float()) / torch.linalg.vector_norm(want.float())
 
 
 def _finished(state: OneTokenState, logits: Tensor) -> Tensor | Exception:

@@ -6,7 +6,7 @@ own slot rotates the new key, uses it and writes it. Which slots, by which query
 """
 
 # ruff: noqa: N803
-# mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
 

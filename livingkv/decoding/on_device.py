@@ -6,6 +6,8 @@ largest number of rows, so that every recording uses the same ones.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 from torch import Tensor
@@ -123,12 +125,25 @@ def gate(x: Tensor) -> Tensor:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Sizes of our own products: outputs of one program, numbers of a weight's row at once, and how many such blocks
+    are on their way together; for one row, and for several."""
+
+    outs: int = 8
+    block: int = 512
+    stages: int = 1
+    rows_outs: int = 32
+    rows_block: int = 128
+    rows_stages: int = 4
+
+
 class KernelOps:
     """See StepOps. Norm, product, gate and residual in one kernel for one row, in two for several; what is packed goes
-    through its modules. `outs`: outputs of one program for one row; four times as many for several."""
+    through its modules."""
 
-    def __init__(self, outs: int) -> None:
-        self._outs = outs
+    def __init__(self, tiles: Tiles) -> None:
+        self._tiles = tiles
         self._fused = FusedOps(rms, gate)
 
     def normed(self, x: Tensor, norm: Norm, into: Linear) -> Tensor:
@@ -151,13 +166,14 @@ class KernelOps:
 
     def _product(self, x: Tensor, norm: Norm | None, into: Linear, added: Tensor | None, *, gated: bool) -> Tensor:
         assert into.weight is not None
+        tiles = self._tiles
         rows, width = x.shape
         n_out = into.weight.shape[0] // (2 if gated else 1)
         out = torch.empty((rows, n_out), dtype=x.dtype, device=x.device)
         bias, plus = (out if part is None else part for part in (into.bias, added))
         choices = {"BIASED": into.bias is not None, "ADDED": added is not None, "GATED": gated}
         if rows == 1:
-            outs, block = self._outs // (2 if gated else 1), 512
+            outs, block = tiles.outs // (2 if gated else 1), tiles.block
             kernels.vector_product[(triton.cdiv(n_out, outs),)](
                 x,
                 x if norm is None else norm.weight,
@@ -172,13 +188,14 @@ class KernelOps:
                 EVEN=width % block == 0,
                 OUTS=outs,
                 BLOCK=block,
+                STAGES=tiles.stages,
                 num_warps=4,
                 **choices,
             )
             return out
         if norm is not None:
             x = rms(x, norm.weight, norm.epsilon)
-        outs, block = max(16, 4 * self._outs // (2 if gated else 1)), 128
+        outs, block = max(16, tiles.rows_outs // (2 if gated else 1)), tiles.rows_block
         kernels.rows_product[(triton.cdiv(n_out, outs),)](
             x,
             into.weight,
@@ -193,7 +210,7 @@ class KernelOps:
             OUTS=outs,
             BLOCK=block,
             num_warps=4,
-            num_stages=4,
+            num_stages=tiles.rows_stages,
             **choices,
         )
         return out

@@ -122,7 +122,7 @@ def _layer(layer: Any) -> Layer:
         query_key_value=_linear(inward),
         sizes=(sizes[0], sizes[1], sizes[2]),
         head_norms=norms,
-        scale=float(getattr(attention, "scaling", None) or attention.head_dim**-0.5),
+        scale=float(getattr(attention, "scaling", attention.head_dim**-0.5)),
         out=_linear((attention.o_proj,)),
         second_norm=_norm(layer.post_attention_layernorm),
         gate_up=_linear((mlp.gate_proj, mlp.up_proj)),
