@@ -106,6 +106,7 @@ class Decoder:
     def _run(self, recording: Recording, tokens: Sequence[int], rows: Sequence[OneToken]) -> Sequence[Tensor]:
         self._table.write(tokens, rows, recording.n_rows)
         recording.replay()
+        self._table.forget()
         return self._logits[: len(rows)].clone()[:, None, None].unbind()
 
     def _record(self, size: int) -> Recording | None:
@@ -195,7 +196,8 @@ class _Probe:
 
 
 def _distance(got: Tensor, want: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(got.float() - want.float()) / torch.linalg.vector_norm(want.float())
+    far: Tensor = torch.linalg.vector_norm(got.float() - want.float()) / torch.linalg.vector_norm(want.float())
+    return far
 
 
 def _finished(state: OneTokenState, logits: Tensor) -> Tensor | Exception:

@@ -36,7 +36,9 @@ class PlainStep:
         attention.begin(n_rows)
         x = parts.embedding[self._table.tokens(n_rows)]
         for index, layer in enumerate(parts.layers):
-            query, key, value = torch.split(ops.normed(x, layer.first_norm, layer.query_key_value), layer.sizes, -1)
+            query, key, value = torch.split(
+                ops.normed(x, layer.first_norm, layer.query_key_value), list(layer.sizes), -1
+            )
             seen = attention.attend(index, query, key, value, layer.scale, layer.head_norms)
             x = ops.added(x, seen, layer.out)
             x = ops.added(x, ops.gated(x, layer.second_norm, layer.gate_up), layer.down)

@@ -122,12 +122,17 @@ def _layer(layer: Any) -> Layer:
         query_key_value=_linear(inward),
         sizes=(sizes[0], sizes[1], sizes[2]),
         head_norms=norms,
-        scale=float(getattr(attention, "scaling", attention.head_dim**-0.5)),
+        scale=_scale(attention),
         out=_linear((attention.o_proj,)),
         second_norm=_norm(layer.post_attention_layernorm),
         gate_up=_linear((mlp.gate_proj, mlp.up_proj)),
         down=_linear((mlp.down_proj,)),
     )
+
+
+def _scale(attention: Any) -> float:
+    scaling: Any = getattr(attention, "scaling", None)
+    return float(attention.head_dim**-0.5 if scaling is None else scaling)
 
 
 def _norm(module: Any) -> Norm:

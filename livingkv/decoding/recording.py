@@ -33,7 +33,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """See Recorder."""
@@ -50,7 +50,8 @@ class CudaRecorder:
 
     def seconds(self, replay: Callable[[], None], n_times: int = 5) -> float:
         """See Recorder: the mean of several, one after the other."""
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        after = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         replay()
         before.record()
         for _ in range(n_times):

@@ -33,7 +33,8 @@ class Angles(NamedTuple):
 
 
 class Table:
-    """int64 [max_rows, N_FIELDS] on the device and its pinned twin on the host. `rows`: what was written last."""
+    """int64 [max_rows, N_FIELDS] on the device and its pinned twin on the host. `rows`: what was written last, until
+    it is forgotten."""
 
     def __init__(self, anchor: Workspace, max_rows: int, frequencies: Tensor) -> None:
         device = anchor.keys.device
@@ -42,7 +43,9 @@ class Table:
         self.rows: tuple[OneToken, ...] = ()
         self._frequencies = frequencies.to(device)  # fp64, the device's own copy
         self._host = torch.zeros((max_rows, N_FIELDS), dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        self._copied: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def write(self, tokens: Sequence[int], rows: Sequence[OneToken], n_rows: int) -> None:
         """Tell the device of these rows; rows up to `n_rows` are filled up with one that reads nothing of anybody.
@@ -56,6 +59,10 @@ class Table:
         self.device[:n_rows].copy_(self._host[:n_rows], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
+
+    def forget(self) -> None:
+        """The rows' workspaces are not held any longer."""
+        self.rows = ()
 
     def tokens(self, n_rows: int) -> Tensor:
         """int64 [rows]."""
