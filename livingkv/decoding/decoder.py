@@ -138,7 +138,9 @@ class Decoder:
             if not error <= TOLERANCE[self._model.dtype]:
                 LOG.info("decode steps by %s differ from the network's own by %.3g: not used", name, error)
                 return None
-            return Recording(name, size, recording.replay, self._recorder.seconds(recording.replay))
+            seconds = self._recorder.seconds(recording.replay)
+            LOG.info("%d rows by %s: %.3f ms, differing by %.3g", size, name, seconds * 1000, error)
+            return Recording(name, size, recording.replay, seconds)
         except Exception as error:  # the edge of a shortcut: whatever it is, the network's own pass is right
             LOG.info("decode steps by %s cannot be recorded: %s", name, (str(error) or repr(error)).splitlines()[0])
             return None

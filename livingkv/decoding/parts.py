@@ -131,14 +131,13 @@ def _layer(layer: Any) -> Layer:
 
 
 def _scale(attention: Any) -> float:
-    scaling: Any = getattr(attention, "scaling", None)
-    return float(attention.head_dim**-0.5 if scaling is None else scaling)
+    return float(attention.scaling if hasattr(attention, "scaling") else attention.head_dim**-0.5)
 
 
 def _norm(module: Any) -> Norm:
-    epsilon = getattr(module, "variance_epsilon", None)
-    _require("RMSNorm" in type(module).__name__ and epsilon is not None, "its norms are of another kind")
-    return Norm(module.weight, float(epsilon))
+    known = "RMSNorm" in type(module).__name__ and hasattr(module, "variance_epsilon")
+    _require(known, "its norms are of another kind")
+    return Norm(module.weight, float(module.variance_epsilon))
 
 
 def _linear(modules: Sequence[Any]) -> Linear:

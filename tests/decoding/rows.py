@@ -59,7 +59,7 @@ def attended(
     for row in table.rows:
         row.space.blank(row.end, row.end + 1)
     attention.begin(4)
-    query, key, value = query_key_value.split([n_heads * dim, N_KV_HEADS * dim, N_KV_HEADS * dim], -1)
+    query, key, value = torch.split(query_key_value, [n_heads * dim, N_KV_HEADS * dim, N_KV_HEADS * dim], -1)
     out = attention.attend(1, query, key, value, 0.2, norms)
     slots = [part for row in table.rows for part in row.space.layer_view(1, row.end, row.end + 1)]
     return out, [slot.clone() for slot in slots]
