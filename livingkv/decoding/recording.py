@@ -18,7 +18,8 @@ class Recorder(Protocol):
     """Turns a step into one that is replayed."""
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Runs `step` a few times; the result runs it again, on the tensors that it used. Raises what `step` raises."""
+        """Runs `step` a few times; the result runs it again, on the tensors that it used, and keeps them. Raises what
+        `step` raises."""
         ...
 
     def seconds(self, replay: Callable[[], None]) -> float:
@@ -46,7 +47,7 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             step()
-        return graph.replay
+        return _Replay(graph, step)
 
     def seconds(self, replay: Callable[[], None], n_times: int = 5) -> float:
         """See Recorder: the mean of several, one after the other."""
@@ -59,6 +60,18 @@ class CudaRecorder:
         after.record()
         after.synchronize()
         return float(before.elapsed_time(after)) / 1000 / n_times
+
+
+class _Replay:
+    """A graph, and the step whose tensors it reads and writes: they must not go before it does."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> None:
+        self._graph = graph
+        self._step = step
+
+    def __call__(self) -> None:
+        """Queued on the current stream."""
+        self._graph.replay()
 
 
 class NoRecorder:
