@@ -18,8 +18,8 @@ from livingkv.decoding.ops import FusedOps
 from livingkv.decoding.parts import Linear, Norm
 from livingkv.decoding.table import Angles, Table
 
-_BLOCK = 64
-"""Slots at once."""
+_BLOCK_BYTES = 128
+"""Slots at once, by the bytes of a number: 64 in bf16."""
 
 PROGRAMS = 256
 """Stretches of attention at a time: two for each multiprocessor of the largest devices."""
@@ -89,7 +89,7 @@ class KernelAttention:
             WIDE=max(_LEAST_ROWS, triton.next_power_of_2(self._dim)),
             HALF=self._half,
             STRETCHES=n_stretches,
-            BLOCK=_BLOCK,
+            BLOCK=_BLOCK_BYTES // query.element_size(),
             num_warps=4,
         )
         kernels.merge_stretches[(rows * self._n_heads,)](
