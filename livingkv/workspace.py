@@ -136,6 +136,13 @@ class Workspace:
         self.put(self.end, kv, first_position)
         self.end += int(kv.keys.shape[2])
 
+    def claim(self, n_tokens: int, first_position: int) -> int:
+        """As `push`, of keys and values that the caller is about to write: the first of their slots."""
+        assert self.end + n_tokens <= self.capacity, "workspace overfilled"
+        slot, self.end = self.end, self.end + n_tokens
+        self.positions[slot : self.end] = torch.arange(first_position, first_position + n_tokens)
+        return slot
+
     def view(self, lo: int, hi: int) -> KV:
         """Keys and values of slots [lo, hi), not copied."""
         return KV(self.keys[:, :, lo:hi], self.values[:, :, lo:hi])
