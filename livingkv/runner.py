@@ -183,14 +183,22 @@ class Runner:
         self.n_passes += 1
         return joined
 
-    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
-        """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
-        if not self.records:
-            return None
+    @torch.inference_mode()
+    def prepare(self, n_rows: int) -> None:
+        """Record decode steps of up to so many states now, where they are recorded at all; else the first step does,
+        and takes seconds."""
+        if (decoder := self._decoder()) is not None:
+            decoder.prepare(n_rows)
+
+    def _decoder(self) -> Decoder | None:
         if not self._shared.has_asked:
             self._shared.has_asked = True
             self._shared.decoder = decoder_for(self.model, self._probe, self.head)
-        decoder = self._shared.decoder
+        return self._shared.decoder
+
+    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
+        """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
+        decoder = self._decoder() if self.records else None
         if decoder is None:
             return None
         self.let_others()
