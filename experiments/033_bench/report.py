@@ -2,8 +2,8 @@
 
     python experiments/033_bench/report.py
 
-Knows which files hold which figures (bench_files.py) and how a row is told; measures nothing. A test compares the page
-with what this makes of the JSON.
+Knows how a row is told (others.py: those of other experiments); measures nothing. A test compares the page with what
+this makes of the JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from others import other_rows  # noqa: E402
+from others import other_rows, short_number  # noqa: E402
 from targets import FIGURES, is_met, wanted  # noqa: E402
 
 PAGE = ROOT / "docs" / "BENCH.md"
@@ -75,7 +75,10 @@ def told(row: dict[str, Any], kind: str) -> Iterator[str]:
         value = row["ours"]["median"] if figure.value == "ours" else ratio["median"]
         verdict = "", ""
         if number == 0 and target is not None:
-            verdict = f"{figure.sense} {short(target)}", "yes" if is_met(row["figure"], value, target) else "**no**"
+            verdict = (
+                f"{figure.sense} {short_number(target)}",
+                "yes" if is_met(row["figure"], value, target) else "**no**",
+            )
         yield f"| {figure.title} | {condition} | {ours} | {baseline} | {spread(ratio)} | {verdict[0]} | {verdict[1]} |"
 
 
@@ -121,20 +124,13 @@ def notes(result: dict[str, Any]) -> list[str]:
 
 def spread(values: dict[str, Any]) -> str:
     """Median, and the least and the most where there are several."""
-    median = short(values["median"])
-    return median if values["n"] == 1 else f"{median} ({short(values['low'])} to {short(values['high'])})"
-
-
-def short(value: float) -> str:
-    """Three digits, no exponent."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    median = short_number(values["median"])
+    return median if values["n"] == 1 else f"{median} ({short_number(values['low'])} to {short_number(values['high'])})"
 
 
 def number(value: float | None) -> str:
     """The same, "-" for none."""
-    return "-" if value is None else short(value)
+    return "-" if value is None else short_number(value)
 
 
 if __name__ == "__main__":
