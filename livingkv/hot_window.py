@@ -22,7 +22,7 @@ from livingkv.model_rope import DualChunk, Rope
 from livingkv.page_places import GPU_PAGES, Place
 from livingkv.positions import period, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
-from livingkv.workspace import Workspace
+from livingkv.workspace import OneToken, Workspace
 
 
 def window_start(n_tokens: int, look: LookBack) -> int:
@@ -123,6 +123,15 @@ class HotWindow:
             self._slide()
         self.workspace.begin(n_tokens)
         self._cells = self._cells_of(n_tokens) if crosses else None
+
+    def one_token(self) -> OneToken:
+        """See Workspace: what `begin(1)` prepares, in numbers; sinks and slots are moved where need be."""
+        start = window_start(self.n_tokens, self.look)
+        if start != self._window_start:
+            self._place(start)
+        if self.workspace.capacity == self.workspace.end:
+            self._slide()
+        return self.workspace.one_token()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState."""
