@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-import torch
-
 from livingkv.checking import Spoken, signs_of
 from livingkv.clock import Clock
 from livingkv.confidence import CONFIDENT, Signs, n_tied
@@ -207,7 +205,7 @@ class Asking:
     ) -> Generated:
         """Read what is left to read, and generate. Notes the time of the first token."""
         engine = self.engine
-        logits = engine.runner.logits(torch.tensor(prepared.token_ids, device=engine.model.device), prepared.state)
+        logits = engine.runner.logits(engine.on_device(prepared.token_ids), prepared.state)
         tokens = engine.runner.generate(logits, prepared.state, sampler, max_tokens)
         self.clock.first_token = self.clock.lap()
         n_read = engine.runner.n_prefilled

@@ -51,6 +51,13 @@ class KV(NamedTuple):
     values: Tensor
 
 
+class Sealed(NamedTuple):
+    """Whole pages: as bytes, uint8 [pages, `page_bytes`], and what is stored in them; both on the device of the KV."""
+
+    rows: Tensor
+    kv: KV
+
+
 class PageCodec(Protocol):
     """Turns whole pages into bytes and back. `first_token` is a page's first absolute position, a multiple of 64."""
 
@@ -58,6 +65,10 @@ class PageCodec(Protocol):
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """One bytes object for each page of `kv`, whose token count is a multiple of 64."""
+        ...
+
+    def sealed(self, kv: KV, first_token: int) -> Sealed:
+        """The pages that `encode` makes of `kv`, and what `stored` gives of it, without waiting for the device."""
         ...
 
     def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
@@ -100,6 +111,7 @@ class Lossless:
 
     def __init__(self, shape: PageShape) -> None:
         self._shape = shape
+        self._headers = _Headers("lossless", shape)
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec."""
@@ -107,10 +119,18 @@ class Lossless:
         pages = zip(*(torch.split(part, PAGE_TOKENS, 2) for part in both), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
+    def sealed(self, kv: KV, first_token: int) -> Sealed:
+        """See PageCodec."""
+        pages = [part.unflatten(2, (-1, PAGE_TOKENS)).movedim(2, 0).flatten(1).view(torch.uint8) for part in kv]
+        return Sealed(self._headers.before(pages), kv)
+
+    def run_header(self, n_tokens: int) -> bytes:
+        """What `encode_run` puts before the bytes of keys and values."""
+        return _header("lossless", self._shape, n_tokens)
+
     def encode_run(self, kv: KV) -> bytes:
         """Any number of tokens as one bytes object."""
-        header = _header("lossless", self._shape, kv.keys.shape[2])
-        return b"".join((header, _raw(kv.keys), _raw(kv.values)))
+        return b"".join((self.run_header(kv.keys.shape[2]), _raw(kv.keys), _raw(kv.values)))
 
     def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""
@@ -165,6 +185,7 @@ class Int8:
         self._shape = shape
         self._rope = rope
         self._bias = _stack_bias(shape, key_bias)
+        self._headers = _Headers("int8", shape)
         numbers = shape.n_layers * shape.n_kv_heads * PAGE_TOKENS * shape.head_dim
         heads = shape.n_layers * shape.n_kv_heads
         self._sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
@@ -175,6 +196,13 @@ class Int8:
         parts = [part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes]  # [pages, bytes]
         rows, header = torch.cat(parts, 1).cpu().numpy(), _header("int8", self._shape, PAGE_TOKENS)
         return [header + row.tobytes() for row in rows]
+
+    def sealed(self, kv: KV, first_token: int) -> Sealed:
+        """See PageCodec."""
+        by = self._rotation([first_token], kv.keys.shape[2], kv.keys.device)
+        codes = self._quantized(kv, by, 0)
+        parts = [part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes]  # [pages, bytes]
+        return Sealed(self._headers.before(parts), self._numbers(codes, by, 0))
 
     def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec. All pages at once, each copied to the device from where it lies."""
@@ -287,6 +315,21 @@ def _raw(x: Tensor) -> bytes:
 def _header(name: CodecName, shape: PageShape, tokens: int) -> bytes:
     fields = (_CODEC_IDS[name], _DTYPES[shape.dtype], 0, shape.n_layers, shape.n_kv_heads, tokens, shape.head_dim)
     return _HEADER.pack(_MAGIC, *fields)
+
+
+class _Headers:
+    """The header of a whole page as a tensor, copied to each device once: a copy to a device waits for it."""
+
+    def __init__(self, name: CodecName, shape: PageShape) -> None:
+        self._header = torch.frombuffer(bytearray(_header(name, shape, PAGE_TOKENS)), dtype=torch.uint8)
+        self._copies: dict[torch.device, Tensor] = {}
+
+    def before(self, parts: Sequence[Tensor]) -> Tensor:
+        """Whole pages, uint8 [pages, bytes], from their sections [pages, bytes]."""
+        device, n_pages = parts[0].device, len(parts[0])
+        if device not in self._copies:
+            self._copies[device] = self._header.to(device)
+        return torch.cat((self._copies[device].expand(n_pages, -1), *parts), 1)
 
 
 def _check_header(data: PageBytes, name: CodecName, shape: PageShape) -> int:

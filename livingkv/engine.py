@@ -5,6 +5,7 @@ Knows how the parts fit together; knows no store and no session. One engine may 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,6 +108,13 @@ class Engine:
         """An empty workspace; with `dual_chunk` its positions follow the model's dual-chunk rules where it has them."""
         rules = self.model.dual_chunk if dual_chunk else None
         return Workspace(self.shape, self.model.rope, capacity, self.model.device, rules)
+
+    def on_device(self, token_ids: Sequence[int]) -> Tensor:
+        """Token ids, int64 [tokens], on the model's device, which is not waited for."""
+        ids = torch.tensor(token_ids, dtype=torch.int64)
+        if self.model.device.type != "cuda":
+            return ids
+        return ids.pin_memory().to(self.model.device, non_blocking=True)
 
     def moved(self, keys: Tensor, delta: int) -> Tensor:
         """Stored keys [..., tokens, head_dim] rotated `delta` positions on."""

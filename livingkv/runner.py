@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -18,6 +17,7 @@ from transformers import AttentionInterface
 
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
+from livingkv.pass_clock import PassClock
 from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
@@ -81,8 +81,7 @@ class Runner:
         self.n_passes = 0
         self.between: Callable[[], None] = _go_on
         self._is_whole = False
-        self._n_timed = 0
-        self._timed_s = 0.0
+        self._clock = PassClock(model.device)
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
@@ -104,8 +103,9 @@ class Runner:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast text was read so far, over all passes of 16 tokens and more; None before the first."""
-        return self._n_timed / self._timed_s if self._n_timed else None
+        """How fast text was read so far, over all passes of 16 tokens and more; None before the first. On a GPU over
+        those that are over; waits for the first."""
+        return self._clock.tokens_per_s
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor, state: AttentionState) -> None:
@@ -175,7 +175,7 @@ class Runner:
         if not self._is_whole:
             self.between()
         n = token_ids.shape[1]
-        started = perf_counter()
+        begun = self._clock.now() if n >= _TIMED_TOKENS else None
         state.begin(n)
         hidden: Tensor = self._base(
             input_ids=token_ids,
@@ -186,9 +186,6 @@ class Runner:
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
         self.n_passes += 1
-        if n >= _TIMED_TOKENS:
-            if hidden.device.type == "cuda":
-                torch.cuda.synchronize(hidden.device)  # else only the launch would be timed
-            self._n_timed += n * token_ids.shape[0]
-            self._timed_s += perf_counter() - started
+        if begun is not None:
+            self._clock.add(n * token_ids.shape[0], begun)
         return hidden

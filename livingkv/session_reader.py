@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from livingkv.engine import Engine
@@ -87,7 +86,7 @@ class SessionReader:
         assert self.hot is not None, "a text-only session holds no conversation"
         ids = self.engine.words.framing.answer
         self._framed.extend(ids)
-        return self.engine.runner.logits(torch.tensor(ids, device=self.engine.model.device), self.hot)
+        return self.engine.runner.logits(self.engine.on_device(ids), self.hot)
 
     def close_answer(self, generated: Generated, origin: Origin) -> Append:
         """Close the assistant's message and open a user's; the append that makes the turn's second half durable."""
@@ -113,7 +112,7 @@ class SessionReader:
 
     def _read(self, token_ids: Sequence[int]) -> None:
         if token_ids and self.hot is not None:
-            self.engine.runner.read(torch.tensor(token_ids, device=self.engine.model.device), self.hot)
+            self.engine.runner.read(self.engine.on_device(token_ids), self.hot)
 
     def _append(
         self,

@@ -19,7 +19,7 @@ from torch import Tensor
 from livingkv.attention import Partition, attend
 from livingkv.codec import KV, PageShape
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import Rotation, period, query_position, rotate, rotation, temperature
+from livingkv.positions import Rotation, period, query_positions, rotate, rotation, temperature
 
 
 class AttentionState(Protocol):
@@ -138,8 +138,8 @@ class Workspace:
         self.positions[: self.end - lo] = self.positions[lo : self.end].clone()
         self.start, self.end = max(self.start - lo, 0), self.end - lo
 
-    def begin(self, n_tokens: int) -> None:
-        """See AttentionState."""
+    def begin(self, n_tokens: int, *, length: int | None = None) -> None:
+        """See AttentionState. length: of the sequence, as far as scores depend on it; left out, with the new tokens."""
         assert 0 < n_tokens <= self.room, "a pass must fit the workspace"
         device = self.keys.device
         first = self.next_position
@@ -148,25 +148,25 @@ class Workspace:
         if self._dual_chunk is None:
             self._runs = [_Run(self.start, self.end, self._own)]
         else:
-            self._temperature = temperature(self._dual_chunk, first + n_tokens)
+            self._temperature = temperature(self._dual_chunk, first + n_tokens if length is None else length)
             self._runs = self._chunk_runs(self._dual_chunk, first, n_tokens)
 
     def _chunk_runs(self, rules: DualChunk, first: int, n_tokens: int) -> list[_Run]:
-        chunks = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor").tolist()
+        chunks = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor")
+        each, sizes = torch.unique_consecutive(chunks, return_counts=True)
         runs: list[_Run] = []
-        lo = 0
-        for i in range(1, len(chunks) + 1):
-            if i == len(chunks) or chunks[i] != chunks[lo]:
-                runs.append(_Run(self.start + lo, self.start + i, self._variant(rules, first, n_tokens, chunks[lo])))
-                lo = i
+        lo = self.start
+        for chunk, size in zip(each.tolist(), sizes.tolist(), strict=True):
+            runs.append(_Run(lo, lo + size, self._variant(rules, first, n_tokens, chunk)))
+            lo += size
         return runs
 
     def _variant(self, rules: DualChunk, first: int, n_tokens: int, key_chunk: int) -> Rotation:
         assert self._own is not None
         if key_chunk == first // period(rules):
             return self._own
-        positions = [query_position(rules, first + i, key_chunk) + key_chunk * period(rules) for i in range(n_tokens)]
-        return rotation(torch.tensor(positions, device=self.keys.device), self._rope)
+        positions = query_positions(rules, first, n_tokens, key_chunk, self.keys.device)
+        return rotation(positions + key_chunk * period(rules), self._rope)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState. Writes the new keys, rotated, and values behind the attended slots."""
@@ -189,10 +189,14 @@ class Workspace:
         own, n = self.write(layer, query, key, value), query.shape[2]
         runs = self._runs
         partitions = []
-        if n == 1 and runs and runs[-1].query is self._own and runs[-1].hi == self.end:
+        joins = bool(runs) and runs[-1].query is self._own and runs[-1].hi == self.end
+        if n == 1 and joins:
             runs = [*runs[:-1], _Run(runs[-1].lo, self.end + 1, self._own)]  # one token: its own key needs no mask
         else:
-            new = self.layer_view(layer, self.end, self.end + n)
+            first = self.end
+            if joins:
+                *runs, (first, _, _) = runs
+            new = self.layer_view(layer, first, self.end + n)
             partitions.append(Partition(own, new.keys, new.values, causal=True))
         for run in runs:
             turned = own if run.query is self._own else rotate(query, run.query)
