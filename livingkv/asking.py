@@ -207,6 +207,7 @@ class Asking:
         engine = self.engine
         logits = engine.runner.logits(engine.on_device(prepared.token_ids), prepared.state)
         tokens = engine.runner.generate(logits, prepared.state, sampler, max_tokens)
+        engine.settle()
         self.clock.first_token = self.clock.lap()
         n_read = engine.runner.n_prefilled
         generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 _GROUPED_TOKENS = 32
 """With fewer queries the heads of a group fill a kernel's tile only together."""
 

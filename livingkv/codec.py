@@ -121,8 +121,8 @@ class Lossless:
 
     def sealed(self, kv: KV, first_token: int) -> Sealed:
         """See PageCodec."""
-        pages = [part.unflatten(2, (-1, PAGE_TOKENS)).movedim(2, 0).flatten(1).view(torch.uint8) for part in kv]
-        return Sealed(self._headers.before(pages), kv)
+        by_page = [part.view(*part.shape[:2], -1, PAGE_TOKENS, part.shape[3]).movedim(2, 0) for part in kv]
+        return Sealed(self._headers.before([part.flatten(1).view(torch.uint8) for part in by_page]), kv)
 
     def run_header(self, n_tokens: int) -> bytes:
         """What `encode_run` puts before the bytes of keys and values."""

@@ -17,6 +17,7 @@ from livingkv.hot_window import HotWindow
 from livingkv.index import TokenEmbedder
 from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
+from livingkv.pass_size import device_bytes, fitting_tokens
 from livingkv.positions import shift
 from livingkv.runner import Runner
 from livingkv.settings import PAGE_TOKENS, CodecName, LookBack, Settings
@@ -88,9 +89,19 @@ class Engine:
         )
 
     def pass_tokens(self, settings: Settings, look: LookBack) -> int:
-        """Tokens that one forward pass of this model holds at most where text looks back like `look`."""
-        on_gpu, streamed = self.model.device.type == "cuda", self.model.experts is not None
-        return settings.pass_tokens(look, on_gpu=on_gpu, streamed=streamed)
+        """Tokens that one forward pass of this model holds at most where text looks back like `look`: as the settings
+        say, of a document on a GPU no more than fit."""
+        device, streamed = self.model.device, self.model.experts is not None
+        on_gpu = device.type == "cuda"
+        tokens = settings.pass_tokens(look, on_gpu=on_gpu, streamed=streamed)
+        if on_gpu and look.grid_tokens > 1 and settings.block_tokens is None:
+            return min(tokens, fitting_tokens(self.model, device_bytes(device)))
+        return tokens
+
+    def settle(self) -> None:
+        """Return when the device has done what was asked of it: passes on a GPU are only launched."""
+        if self.model.device.type == "cuda":
+            torch.cuda.current_stream(self.model.device).synchronize()
 
     def embedder(self) -> TokenEmbedder:
         """The dense channel's embedder that needs no download: weighted means of the model's input embeddings."""

@@ -140,13 +140,14 @@ class Home(StoreAndModel):
         look = self.settings.document if document else self.settings.conversation
         hot = self._hot.pop(session.session_id, None)
         if hot is None or (hot.n_tokens, hot.look) != (session.n_tokens, look):
-            started = perf_counter()
+            started, hot = perf_counter(), None
+            self._hot.clear()  # one at a time, also while this one is made
             hot = self._restored(session, look)
             self.watch.restored(perf_counter() - started)
         else:
             self.watch.reused()
         yield hot
-        self._hot.clear()  # one at a time: device memory does not grow with the sessions
+        self._hot.clear()  # device memory does not grow with the sessions
         self._hot[session.session_id] = hot
 
     def holds(self, session: SessionRow) -> HotWindow | None:

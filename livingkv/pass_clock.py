@@ -63,7 +63,7 @@ class CudaMoment:
     def seconds_after(self, earlier: Moment) -> float:
         """See Moment."""
         assert isinstance(earlier, CudaMoment)
-        return float(earlier._event.elapsed_time(self._event)) / 1000.0  # type: ignore[no-untyped-call]
+        return float(earlier._event.elapsed_time(self._event)) / 1000.0
 
 
 class _Pass(NamedTuple):

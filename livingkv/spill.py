@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from livingkv.experts.arena import Fence
 from livingkv.experts.cuda_queue import CudaQueue
-from livingkv.experts.stage import DeviceQueue, Fence
+from livingkv.experts.stage import DeviceQueue
 
 
 class HostCopy(Protocol):

@@ -187,16 +187,15 @@ class Workspace:
     def partitions(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> list[Partition]:
         """What `attend` merges, for a caller who has more to merge with it. Writes as `attend` does."""
         own, n = self.write(layer, query, key, value), query.shape[2]
+        assert self._own is not None, "begin comes first"
         runs = self._runs
         partitions = []
         joins = bool(runs) and runs[-1].query is self._own and runs[-1].hi == self.end
         if n == 1 and joins:
             runs = [*runs[:-1], _Run(runs[-1].lo, self.end + 1, self._own)]  # one token: its own key needs no mask
         else:
-            first = self.end
-            if joins:
-                *runs, (first, _, _) = runs
-            new = self.layer_view(layer, first, self.end + n)
+            new = self.layer_view(layer, runs[-1].lo if joins else self.end, self.end + n)
+            runs = runs[:-1] if joins else runs
             partitions.append(Partition(own, new.keys, new.values, causal=True))
         for run in runs:
             turned = own if run.query is self._own else rotate(query, run.query)
