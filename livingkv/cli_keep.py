@@ -20,6 +20,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     NewName,
+    PackFolder,
     RamGb,
     SessionName,
     StorePath,
@@ -165,6 +166,7 @@ def import_file(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     encrypt: Encrypt = False,
@@ -188,7 +190,7 @@ def import_file(
 
     require_portable(file)
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
-    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
     with waiting("importing"), open_memory(store, model=chosen, settings=settings, create=True) as memory:
         made = memory.import_file(file, name=name, kv=not text_only, encrypt=encrypt)
     print_session("imported", made, as_json=as_json)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from livingkv.backend import experts_ram_bytes
+from livingkv.backend import experts_pack, experts_ram_bytes
 from livingkv.cli_options import Debug, Json
 from livingkv.cli_process import say
 from livingkv.errors import StoreUnwritable
@@ -49,6 +49,7 @@ def serve(config: Config = None, show_settings: Show = False, debug: Debug = Fal
         print(shown(chosen))
     options, asked = server_options(chosen), model_values(chosen)
     ram_bytes = experts_ram_bytes(asked["backend"], asked["ram_gb"])
+    pack = experts_pack(asked["backend"], asked["pack"])
     if show_settings:
         return 0
     if options.folder.exists() and not options.folder.is_dir():
@@ -58,7 +59,7 @@ def serve(config: Config = None, show_settings: Show = False, debug: Debug = Fal
     from livingkv.server.serving import serve as serve_until_told
 
     start_logging(options.log_format)
-    model = ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"], ram_bytes)
+    model = ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"], ram_bytes, pack)
     return serve_until_told(options, model, say)
 
 

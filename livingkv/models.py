@@ -91,6 +91,7 @@ def load_model(
     weights: Weights | None = None,
     dual_chunk: AskedDualChunk = None,
     experts_ram_bytes: int | None = None,
+    experts_pack: str | Path = "auto",
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
@@ -101,6 +102,7 @@ def load_model(
     and KV, by default the weights'. dual_chunk: by default the config's, "off" for plain positions.
     experts_ram_bytes: experts of a mixture-of-experts model are streamed (livingkv.experts) within so much RAM, and
     computed as transformers' eager code does; what a store is told of the model is the same. `close` it in the end.
+    experts_pack: where they are read from, as `load_streamed` has it.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
@@ -121,7 +123,12 @@ def load_model(
                 raise InputError("weights", weights, "bf16 or fp32 is allowed where experts are streamed")
             experts = undo.enter_context(
                 load_streamed(
-                    source.folder, ram_bytes=experts_ram_bytes, device=place, dtype=computed_in, attention="eager"
+                    source.folder,
+                    ram_bytes=experts_ram_bytes,
+                    pack=experts_pack,
+                    device=place,
+                    dtype=computed_in,
+                    attention="eager",
                 )
             )
             network = experts.network

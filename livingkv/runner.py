@@ -7,7 +7,7 @@ one that turns nothing, so that the state sees queries and keys unrotated and pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from livingkv.batched_decode import BatchedDecode, DecodeStep
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
 from livingkv.pass_clock import PassClock
@@ -30,6 +31,10 @@ _TIMED_TOKENS = 16
 
 def _go_on() -> None:
     """Nothing is to be done between two passes."""
+
+
+def _alone(step: DecodeStep) -> None:
+    """No pass is shared."""
 
 
 class _Unrotated(nn.Module):
@@ -72,6 +77,7 @@ class Runner:
 
     Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
     honest reports. `between` is called before each pass, while no state is in one: it may run passes of other states.
+    `join` is asked before each step of generation: the logits of a pass that it was part of, or None.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -80,6 +86,7 @@ class Runner:
         self.n_prefilled = 0
         self.n_passes = 0
         self.between: Callable[[], None] = _go_on
+        self.join: Callable[[DecodeStep], Tensor | None] = _alone
         self._is_whole = False
         self._clock = PassClock(model.device)
         self._network = model.network
@@ -89,7 +96,7 @@ class Runner:
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
-        """Within the block `between` is not called."""
+        """Within the block `between` and `join` are not called."""
         before, self._is_whole = self._is_whole, True
         try:
             yield
@@ -130,6 +137,31 @@ class Runner:
         return self.head(last)
 
     @torch.inference_mode()
+    def logits_of(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception]:
+        """Several states each read a token, in one forward pass: of each the logits in fp32 [1, 1, vocabulary], or what
+        its state raised, which does the others no harm. A single step is what `logits` does, to the last bit; rows of
+        several may differ from that by rounding. Raises what is nobody's own; no state can go on then."""
+        if len(steps) == 1:
+            token = torch.tensor([steps[0].token], device=self.model.device)
+            try:
+                return [self.logits(token, steps[0].state)]
+            except Exception as error:  # the edge of a row: told to whoever asked for it
+                return [error]
+        rows = BatchedDecode([step.state for step in steps])
+        tokens = torch.tensor([[step.token] for step in steps], device=self.model.device)
+        logits = self.head(self._pass(tokens, rows))  # [rows, 1, vocabulary]
+        return [error or logits[row : row + 1] for row, error in enumerate(rows.errors)]
+
+    def step(self, token: int, state: AttentionState) -> Tensor:
+        """Read one token: the logits in fp32 [1, 1, vocabulary]. `join` may do it together with steps of others."""
+        joined = None if self._is_whole else self.join(DecodeStep(token, state))
+        if joined is None:
+            return self.logits(torch.tensor([token], device=self.model.device), state)
+        self.n_prefilled += 1
+        self.n_passes += 1
+        return joined
+
+    @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits in fp32 of last hidden states [..., hidden], scaled as the model scales them."""
         config = self._network.config
@@ -160,7 +192,7 @@ class Runner:
                 return
             yield token
             if index + 1 < max_tokens:
-                logits = self.logits(torch.tensor([token], device=self.model.device), state)
+                logits = self.step(token, state)
 
     def _parts(self, token_ids: Tensor, state: AttentionState) -> Iterator[Tensor]:
         batch = token_ids if token_ids.dim() == 2 else token_ids[None]

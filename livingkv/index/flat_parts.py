@@ -7,8 +7,9 @@ something to do: faiss itself searches for one question on one core.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import faiss
@@ -82,9 +83,22 @@ def _search_part(part: Any, query: Floats, limit: int, marks: npt.NDArray[np.boo
         bits = np.packbits(marks, bitorder="little")
         selector = _FAISS.IDSelectorBitmap(bits)
         parameters = _FAISS.SearchParameters(sel=selector)
-    scores, rows = part.search(query[None], min(limit, part.ntotal), params=parameters)
+    with _one_openmp_thread():
+        scores, rows = part.search(query[None], min(limit, part.ntotal), params=parameters)
     there = rows[0] >= 0
     return scores[0][there], rows[0][there]
+
+
+@contextmanager
+def _one_openmp_thread() -> Iterator[None]:
+    """Within the block faiss runs on the calling thread alone. It gives one question to one thread in any case, and the
+    others of its team wait for that one, spinning: on a busy machine they took longer than the search."""
+    before = _FAISS.omp_get_max_threads()
+    _FAISS.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        _FAISS.omp_set_num_threads(before)
 
 
 def best_rows(found: Sequence[tuple[Floats, Ints]], limit: int) -> tuple[Floats, Ints]:

@@ -86,6 +86,7 @@ _MODEL = (
     ("weights", "--weights", one_of("bf16", "fp32", "8bit", "4bit"), "", "How weights are loaded; left out: bf16."),
     ("backend", "--backend", one_of("whole", "experts"), "", "experts: read from the model's files; left out: whole."),
     ("ram_gb", "--ram-gb", NUMBER, "10^9 bytes", "Experts may take this much memory; it goes with backend experts."),
+    ("pack", "--pack", TEXT, "", "Experts are read from this pack; off: from the model's files; left out: as found."),
     ("dual_chunk", "--dual-chunk", SWITCH, "", "The model's dual-chunk positions, or none; left out: as it has them."),
 )
 _MEMORY = (

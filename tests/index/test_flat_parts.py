@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import faiss
 import numpy as np
 import pytest
 
@@ -39,3 +42,40 @@ def test_nothing_is_found_in_nothing(kind: str) -> None:
     scores, rows = parts.search(np.ones(8, np.float32), 5, None)
     assert len(scores) == len(rows) == len(parts) == 0
     assert parts.codes().shape == (0, 8)
+
+
+class CountingPart:
+    """Searches as the part that it stands for, and notes how many OpenMP threads faiss would take."""
+
+    def __init__(self, part: Any, seen: list[int]) -> None:
+        self._part = part
+        self._seen = seen
+
+    @property
+    def ntotal(self) -> int:
+        return int(self._part.ntotal)
+
+    def search(self, *given: Any, **named: Any) -> Any:
+        self._seen.append(faiss.omp_get_max_threads())
+        return self._part.search(*given, **named)
+
+
+@pytest.mark.parametrize("part_rows", [100, 1000])
+def test_faiss_searches_on_the_calling_thread_alone_and_the_callers_setting_stays(
+    part_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    try:
+        parts, seen = FlatParts(8, part_rows), list[int]()
+        parts.add(np.random.default_rng(0).integers(1, 256, (300, 8), dtype=np.uint8))
+        monkeypatch.setattr(parts, "_parts", [CountingPart(part, seen) for part in parts._parts])
+        scores, _ = parts.search(np.ones(8, np.float32), 4, None)
+        marks = np.arange(300) < 150
+        parts.search(np.ones(8, np.float32), 4, marks)
+        assert len(scores) == 4
+        assert set(seen) == {1}
+        assert len(seen) >= 2
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        faiss.omp_set_num_threads(before)
