@@ -51,13 +51,6 @@ class KV(NamedTuple):
     values: Tensor
 
 
-class Sealed(NamedTuple):
-    """Whole pages: as bytes, uint8 [pages, `page_bytes`], and what is stored in them; both on the device of the KV."""
-
-    rows: Tensor
-    kv: KV
-
-
 class PageCodec(Protocol):
     """Turns whole pages into bytes and back. `first_token` is a page's first absolute position, a multiple of 64."""
 
@@ -67,8 +60,9 @@ class PageCodec(Protocol):
         """One bytes object for each page of `kv`, whose token count is a multiple of 64."""
         ...
 
-    def sealed(self, kv: KV, first_token: int) -> Sealed:
-        """The pages that `encode` makes of `kv`, and what `stored` gives of it, without waiting for the device."""
+    def seal(self, kv: KV, first_token: int) -> Tensor:
+        """The pages that `encode` makes, uint8 [pages, `page_bytes`] on the device of `kv`, which is not waited for;
+        what `decode` gives of them takes the place of the numbers in `kv`."""
         ...
 
     def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
@@ -119,10 +113,10 @@ class Lossless:
         pages = zip(*(torch.split(part, PAGE_TOKENS, 2) for part in both), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
-    def sealed(self, kv: KV, first_token: int) -> Sealed:
+    def seal(self, kv: KV, first_token: int) -> Tensor:
         """See PageCodec."""
         by_page = [part.view(*part.shape[:2], -1, PAGE_TOKENS, part.shape[3]).movedim(2, 0) for part in kv]
-        return Sealed(self._headers.before([part.flatten(1).view(torch.uint8) for part in by_page]), kv)
+        return self._headers.before([part.flatten(1).view(torch.uint8) for part in by_page])
 
     def run_header(self, n_tokens: int) -> bytes:
         """What `encode_run` puts before the bytes of keys and values."""
@@ -197,12 +191,15 @@ class Int8:
         rows, header = torch.cat(parts, 1).cpu().numpy(), _header("int8", self._shape, PAGE_TOKENS)
         return [header + row.tobytes() for row in rows]
 
-    def sealed(self, kv: KV, first_token: int) -> Sealed:
+    def seal(self, kv: KV, first_token: int) -> Tensor:
         """See PageCodec."""
         by = self._rotation([first_token], kv.keys.shape[2], kv.keys.device)
         codes = self._quantized(kv, by, 0)
         parts = [part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes]  # [pages, bytes]
-        return Sealed(self._headers.before(parts), self._numbers(codes, by, 0))
+        stored = self._numbers(codes, by, 0)
+        kv.keys.copy_(stored.keys)
+        kv.values.copy_(stored.values)
+        return self._headers.before(parts)
 
     def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec. All pages at once, each copied to the device from where it lies."""

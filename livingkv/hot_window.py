@@ -229,9 +229,8 @@ class HotWindow:
         step = self._pages_at_once * PAGE_TOKENS
         for lo in range(0, n_tokens, step):
             hi = min(lo + step, n_tokens)
-            rows, stored = self._codec.sealed(space.view(slot + lo, slot + hi), first + lo)
+            rows = self._codec.seal(space.view(slot + lo, slot + hi), first + lo)
             self._sealed.append(self._copies.start(rows))
-            space.put(slot + lo, stored, first + lo)
         if first == 0:
             self._keep_sinks(space.view(slot, slot + PAGE_TOKENS))
         self.n_sealed += n_tokens
