@@ -13,7 +13,7 @@ continue bit for bit.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -65,8 +65,9 @@ class PageCodec(Protocol):
         what `decode` gives of them takes the place of the numbers in `kv`."""
         ...
 
-    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
-        """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec."""
+    def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+        """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec. None of
+        them is looked at any more when the next one is asked for."""
         ...
 
     def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
@@ -126,7 +127,7 @@ class Lossless:
         """Any number of tokens as one bytes object."""
         return b"".join((self.run_header(kv.keys.shape[2]), _raw(kv.keys), _raw(kv.values)))
 
-    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""
         runs = [self.decode_run(page, device) for page in pages]
         return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
@@ -201,9 +202,9 @@ class Int8:
         kv.values.copy_(stored.values)
         return self._headers.before(parts)
 
-    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec. All pages at once, each copied to the device from where it lies."""
-        rows = torch.empty((len(pages), sum(self._sizes)), dtype=torch.uint8, device=device)
+        rows = torch.empty((len(first_tokens), sum(self._sizes)), dtype=torch.uint8, device=device)
         for row, page in zip(rows, pages, strict=True):
             if _check_header(page, "int8", self._shape) != PAGE_TOKENS or len(page) != _HEADER.size + sum(self._sizes):
                 raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")

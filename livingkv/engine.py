@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from livingkv.codec import PageCodec, PageShape, make_codec
+from livingkv.device_rows import DeviceRows
 from livingkv.framing import Words
 from livingkv.hot_window import HotWindow
 from livingkv.index import TokenEmbedder
@@ -104,11 +105,13 @@ class Engine:
             torch.cuda.current_stream(self.model.device).synchronize()
 
     def embedder(self) -> TokenEmbedder:
-        """The dense channel's embedder that needs no download: weighted means of the model's input embeddings."""
-        weight = self.model.network.get_input_embeddings().weight.detach().cpu()
-        matrix = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
-        name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
-        return TokenEmbedder(matrix.numpy(), self.words.encode, name=name)
+        """The dense channel's embedder that needs no download: weighted means of the model's input embeddings. Made
+        once for a model; the embeddings stay where they are."""
+        if not self.model.embedders:
+            rows = DeviceRows(self.model.network.get_input_embeddings().weight)
+            name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
+            self.model.embedders.append(TokenEmbedder(rows, self.words.encode, name=name))
+        return self.model.embedders[0]
 
     def state_embedder(self) -> StateEmbedder:
         """The one made of the model's own states: better at meaning, and each text goes through the model once."""

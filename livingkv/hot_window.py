@@ -11,13 +11,14 @@ bounded distance however long the session grows. A document is read on a grid, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from livingkv.cells import Cells, n_padded
-from livingkv.codec import KV, Lossless, PageCodec, PageShape
+from livingkv.codec import KV, Lossless, PageBytes, PageCodec, PageShape
 from livingkv.model_rope import DualChunk, Rope
 from livingkv.positions import period, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
@@ -101,8 +102,11 @@ class HotWindow:
         start = window_start(self.n_tokens, self.look)
         return self.n_tokens - start + (self._n_sinks if start else 0)
 
-    def restore(self, pages: Sequence[bytes], first_page: int, first_page_bytes: bytes | None, tail: bytes) -> None:
+    def restore(
+        self, pages: Collection[PageBytes], first_page: int, first_page_bytes: bytes | None, tail: bytes
+    ) -> None:
         """Become the state of a stored session: window pages from `first_page` on, page 0 for the sinks, and the tail.
+        Of `pages` none is looked at any more when the next one is asked for.
 
         `first_page_bytes` may be None when `first_page` is 0 or nothing is sealed. Raises RecordDamaged for bytes that
         are not of this model and codec.
@@ -111,10 +115,11 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        for index in range(0, len(pages), self._pages_at_once):
-            some, at = pages[index : index + self._pages_at_once], first + index * PAGE_TOKENS
-            firsts = range(at, at + len(some) * PAGE_TOKENS, PAGE_TOKENS)
-            space.push(self._codec.decode(some, firsts, device), at)
+        waiting, end = iter(pages), first + len(pages) * PAGE_TOKENS
+        step = self._pages_at_once * PAGE_TOKENS
+        for at in range(first, end, step):
+            firsts = range(at, min(at + step, end), PAGE_TOKENS)
+            space.push(self._codec.decode(islice(waiting, len(firsts)), firsts, device), at)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
         if tail:
             space.push(self._lossless.decode_run(tail, device), self.n_sealed)
@@ -122,9 +127,11 @@ class HotWindow:
         space.next_position = self.n_tokens
         self._window_start = first
         if self.n_sealed:
-            page_zero = pages[0] if first_page == 0 else first_page_bytes
-            assert page_zero is not None, "sinks need page 0"
-            self._keep_sinks(self._codec.decode([page_zero], [0], device))
+            if first_page:
+                assert first_page_bytes is not None, "sinks need page 0"
+                self._keep_sinks(self._codec.decode([first_page_bytes], [0], device))
+            else:
+                self._keep_sinks(space.view(self._reserve, self._reserve + PAGE_TOKENS))
         self._place(first)
 
     def begin(self, n_tokens: int) -> None:

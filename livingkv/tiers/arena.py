@@ -5,6 +5,7 @@ Knows addresses and rooms; refuses to know what lies in them. Not thread-safe.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class Arena:
         self._whole = memoryview(self._mapping)
         self._unregister: Callable[[], None] | None = None
         if register is not None:
+            with contextlib.suppress(OSError, AttributeError):  # a kernel without large pages
+                self._mapping.madvise(mmap.MADV_HUGEPAGE)  # pinning takes a time for each page
             self._unregister = register(self._address(), n_rooms * room_bytes)
         self._free = list(range(n_rooms - 1, -1, -1))
 
