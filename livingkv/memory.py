@@ -159,12 +159,22 @@ class Memory(Looking, Keeping):
             return _told(extract(self._home, question, Scope.of(session)).answer, on_text)
         asking = Asking(self._home, question)
         probed = asking.probe(session)
-        judged = asking.judge(probed)
         if mode == "auto":
-            answer = Auto(asking, probed, judged, max_tokens, sampling or Sampling(), stop).answer()
+            answer = Auto(asking, probed, asking.judge(probed), max_tokens, sampling or Sampling(), stop).answer()
             _told(answer, on_text)
+        elif mode in ("resume", "exact"):  # nothing of what is recalled is attended: it is evidence, for afterwards
+            answer = asking.read(
+                mode,
+                probed,
+                lambda: asking.recall(probed),
+                max_tokens,
+                sampling or Sampling(),
+                stop,
+                on_text,
+                "asked for",
+            )
         else:
-            passages = asking.passages(asking.chosen(judged))
+            passages = asking.recall(probed)
             if mode in ("kv", "ground") and not passages:
                 return _told(
                     asking.abstain(probed, passages, "nothing stored shares a word or a meaning with it"), on_text

@@ -6,7 +6,7 @@ Knows numpy and an `encode` function; loads no model. `livingkv.index.minilm` is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
