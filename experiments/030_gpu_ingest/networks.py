@@ -92,7 +92,7 @@ def random_network(shape: str, device: torch.device, *, nf4: bool = False, seed:
 
 
 def _nf4(layer: nn.Linear, weight: Tensor) -> nn.Module:
-    import bitsandbytes
+    import bitsandbytes  # type: ignore[import-not-found, unused-ignore]
 
     packed: nn.Module = bitsandbytes.nn.Linear4bit(
         layer.in_features,

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,9 +138,15 @@ def limit_part(bench: Bench) -> dict[str, Any]:
         for _ in range(3):
             torch.mm(a, b, out=out)
         n = 30 if bench.on_gpu else 2
-        took = bench.seconds(lambda a=a, b=b, out=out, n=n: [torch.mm(a, b, out=out) for _ in range(n)])
+        took = bench.seconds(partial(multiply, a, b, out, n))
         found[str(size)] = 2 * size**3 * n / took / 1e12
     return {"tflops": found, "best_tflops": max(found.values())}
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor, n: int) -> None:
+    """The same product n times."""
+    for _ in range(n):
+        torch.mm(a, b, out=out)
 
 
 def attention_flops(bench: Bench, n_keys: float) -> float:
@@ -243,17 +249,14 @@ def plain_part(bench: Bench) -> dict[str, Any]:
     for length in bench.lengths:
         if length <= bench.plain_tokens:
             ids = bench.ids(length)
-            found[str(length)] = {
-                "seconds": bench.seconds(lambda ids=ids: read_plain(plain, ids, DynamicCache(), block))
-            }
+            took = bench.seconds(partial(read_plain, plain, ids, DynamicCache(), block))
+            found[str(length)] = {"seconds": took}
             continue
         points = []
         for at in (0, length // 4, length // 2, 3 * length // 4, length - block):
             with torch.inference_mode(), filled_cache(bench, at) as cache:
-                points.append(
-                    (at, bench.seconds(lambda cache=cache: read_plain(plain, bench.ids(block), cache, block)))
-                )
-        areas = [(b[0] - a[0]) / block * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:], strict=False)]
+                points.append((at, bench.seconds(partial(read_plain, plain, bench.ids(block), cache, block))))
+        areas = [(b[0] - a[0]) / block * (a[1] + b[1]) / 2 for a, b in pairwise(points)]
         found[str(length)] = {"seconds": sum(areas) + points[-1][1], "blocks": points, "summed_up": True}
     return found
 
@@ -379,7 +382,7 @@ def syncs_part(bench: Bench) -> dict[str, Any]:
         engine.runner.read(ids, hot)
         hot.spill()
         bench.settle()
-    kinds = [event for event in profile.events() if event.device_type != torch.autograd.DeviceType.CPU]
+    kinds = [event for event in profile.events() if "CUDA" in str(event.device_type)]
     times: dict[str, list[float]] = {}
     for event in kinds:
         times.setdefault(event.name[:90], []).append(event.device_time)
@@ -396,7 +399,7 @@ def nf4_part(bench: Bench) -> dict[str, Any]:
     with Memory.open(store, model=bench.model, settings=bench.settings(window_tokens=WINDOW)) as memory:
         done = memory.ingest("text", text=bench.text(bench.lengths[0]))
         read = bench.peak()
-        memory.chat("What was noted? " * 700, max_tokens=2, recall="none")
+        memory.chat("What was noted? " * 700, max_tokens=2, recall="off")
         answer = memory.ask(QUESTION, mode="kv", max_tokens=8, session="default")
         block = memory._home.engine().pass_tokens(bench.settings(), LookBack(128, 256))
     return {
