@@ -5,7 +5,7 @@ Knows which of them need a model; those that do not go to the store itself.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Annotated
 
 import typer
@@ -141,7 +141,7 @@ def export(
     from livingkv.errors import InputError
     from livingkv.store import Store
 
-    if Path(file).exists():
+    if os.path.lexists(file):
         raise InputError("export", file, "it exists already: name a new file")
     with waiting("exporting"), Store.open(store, mode="read", key_folder=key_folder) as opened:
         session_id = opened.session(session).session_id

@@ -16,6 +16,7 @@ from livingkv.backend import experts_pack, experts_ram_bytes
 from livingkv.cli_options import Debug, Json
 from livingkv.cli_process import say
 from livingkv.errors import StoreUnwritable
+from livingkv.regular_files import is_folder
 from livingkv.server.setting_kinds import SWITCH, TEXTS
 from livingkv.server.setting_sources import model_values, server_options, settings_in_force, shown
 from livingkv.server.setting_table import SETTINGS, Setting
@@ -52,7 +53,7 @@ def serve(config: Config = None, show_settings: Show = False, debug: Debug = Fal
     pack = experts_pack(asked["backend"], asked["pack"])
     if show_settings:
         return 0
-    if options.folder.exists() and not options.folder.is_dir():
+    if os.path.lexists(options.folder) and not is_folder(options.folder):
         raise StoreUnwritable(f"{options.folder} is not a folder: choose another path for the stores")
     from livingkv.model_choice import ModelChoice
     from livingkv.server.request_log import start_logging

@@ -14,6 +14,7 @@ from livingkv.errors import ModelNotFound
 from livingkv.experts.loading import FORMATS, experts_per_token
 from livingkv.experts.pack_choice import default_pack
 from livingkv.experts.plan import Plan, plan_of
+from livingkv.regular_files import is_folder
 
 
 def plan_of_folder(folder: Path) -> Plan:
@@ -24,7 +25,7 @@ def plan_of_folder(folder: Path) -> Plan:
 
 def require_folder(folder: Path) -> None:
     """Raise ModelNotFound where there is none."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ModelNotFound(f"{folder}: no such folder; experts are read from a model's own safetensors")
 
 

@@ -29,6 +29,7 @@ from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.network import fitted, load_network
+from livingkv.experts.one_process import require_not_forked
 from livingkv.experts.pack_choice import asked_pack
 from livingkv.experts.pass_clock import PassClock
 from livingkv.experts.plan import Plan, plan_of
@@ -80,7 +81,12 @@ class StreamedModel:
         return self.stream.arena.check()
 
     def close(self) -> None:
-        """Wait for reads under way; give back files and RAM. Once is enough, twice is fine."""
+        """Wait for reads under way; give back files and RAM. Once is enough, twice is fine.
+
+        In a process that was forked since it was loaded nothing is given back: it is the other's.
+        """
+        if not self.stream.process.is_this:
+            return
         self.stream.close()
         if self.tables is not None:
             self.tables.close()
@@ -121,8 +127,10 @@ def load_streamed(
     and switches it off where it does not pay. What is computed is the same.
     rows: how tables of n-grams are read by row, their memory on top of ram_bytes; None: they are loaded whole.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
-    UnsupportedModel, PackError, and InputError where not even one expert fits in ram_bytes.
+    UnsupportedModel, PackError, ModelError in a forked process, and InputError where not even one expert fits in
+    ram_bytes.
     """
+    require_not_forked()
     pace = _pace(read_ahead, n_ahead)
     with ExitStack() as undo:
         packed, place = asked_pack(pack), torch.device(device)

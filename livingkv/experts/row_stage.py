@@ -22,6 +22,7 @@ from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.row_cache import RowCache
+from livingkv.experts.row_codes import decoded_rows
 from livingkv.experts.row_reader import RowRead, RowReader
 from livingkv.experts.row_table import Ids, Rows, RowTable
 from livingkv.tiers.arena import Register
@@ -209,10 +210,9 @@ class RowStage:
         values, scales = self.table.values, self.table.scales
         if scales is None:
             return rows.view(TORCH_TYPES[values.dtype]).to(self._dtype)
-        numbers = rows[:, : values.row_bytes].contiguous().view(TORCH_TYPES[values.dtype]).float()
-        factors = rows[:, values.row_bytes :].contiguous().view(TORCH_TYPES[scales.dtype]).float()
-        shares = values.width // scales.width
-        return (numbers.view(len(rows), scales.width, shares) * factors.unsqueeze(-1)).flatten(1).to(self._dtype)
+        codes = rows[:, : values.row_bytes].contiguous().view(TORCH_TYPES[values.dtype])
+        factors = rows[:, values.row_bytes :].contiguous().view(TORCH_TYPES[scales.dtype])
+        return decoded_rows(codes, factors, scales.n_values).to(self._dtype)
 
 
 def _digest(ids: Ids) -> bytes:
