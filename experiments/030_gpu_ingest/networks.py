@@ -28,7 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "tiny": {
         "hidden_size": 64,
-        "intermediate_size": 96,
+        "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,

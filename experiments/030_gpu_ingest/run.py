@@ -9,15 +9,17 @@ limit: dense bf16 matrix products, the yardstick of the run. prefill: tokens/s b
 beside plain Hugging Face behind the same window. plain: Hugging Face reading everything with full attention, measured
 to `--plain-tokens`, beyond summed up from blocks timed behind caches of several lengths. ingest: Memory.ingest of each
 length, durable, with peak device memory. restore: opening a store and answering with one token, mode resume and kv,
-page cache warm and dropped. syncs: what of a pass waits for the device, and its kernels. nf4: the same shape in 4 bits
-held to 7 GiB. `--shape tiny` tries the script on a CPU.
+page cache warm and dropped. start: the same from the start of a process, with --model. syncs: what of a pass waits for
+the device, and its kernels. nf4: the same shape in 4 bits held to 7 GiB. `--shape tiny` tries the script on a CPU.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -68,6 +70,7 @@ class Bench:
     repeats: int
     folder: Path
     result: dict[str, Any]
+    model_folder: Path | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -415,6 +418,27 @@ def nf4_part(bench: Bench) -> dict[str, Any]:
     }
 
 
+def start_part(bench: Bench) -> dict[str, Any]:
+    """Processes of their own, from their start to the first token of the longest store; needs a model's folder."""
+    store = bench.folder / str(bench.lengths[-1])
+    assert bench.model_folder is not None, "give --model: random weights are in no folder"
+    found: dict[str, Any] = {}
+    for heat in ("dropped", "warm"):
+        rows = []
+        for _ in range(min(bench.repeats, 3)):
+            if heat == "dropped":
+                drop_page_cache(store)
+                drop_page_cache(bench.model_folder)
+            command = [sys.executable, str(HERE / "start.py"), str(store), str(bench.model_folder), "resume"]
+            started = time.perf_counter()
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[-2000:]
+            laps = json.loads(done.stdout.splitlines()[-1])
+            rows.append(laps | {"whole_process": time.perf_counter() - started})
+        found[heat] = rows
+    return found
+
+
 PARTS = {
     "limit": limit_part,
     "prefill": prefill_part,
@@ -422,6 +446,7 @@ PARTS = {
     "plain": plain_part,
     "ingest": ingest_part,
     "restore": restore_part,
+    "start": start_part,
 }
 
 
@@ -438,7 +463,7 @@ def main(
     shape: Annotated[str, typer.Option(help="7b or tiny.")] = "7b",
     model: Annotated[str | None, typer.Option(help="A model's folder instead of random weights.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="A folder whose tokenizer random weights get.")] = None,
-    only: Annotated[str, typer.Option(help="Parts, with commas.")] = ",".join(PARTS),
+    only: Annotated[str, typer.Option(help="Parts, with commas.")] = "limit,prefill,syncs,plain,ingest,restore",
     lengths: Annotated[str, typer.Option(help="Tokens of the stores.")] = "32768,131072",
     plain_tokens: Annotated[int, typer.Option(help="Longer ones are summed up from blocks.")] = 131072,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
@@ -458,7 +483,8 @@ def main(
         made = loaded(shape, model, device, nf4=nf4, tokenizer=tokenizer)
         result |= {"model": made.name, "model_seconds": time.perf_counter() - started}
         sizes = [int(each) for each in lengths.split(",")]
-        bench = Bench(made, device, sizes, plain_tokens, repeats, folder or Path(name), result)
+        place = None if model is None else Path(model)
+        bench = Bench(made, device, sizes, plain_tokens, repeats, folder or Path(name), result, place)
         for part in only.split(","):
             work = nf4_part if part == "nf4" else PARTS[part]
             started = time.perf_counter()
