@@ -129,6 +129,7 @@ class Memory(Looking, Keeping):
                 end = piece.byte_hi
                 origin = Origin(name, "document", digest, end_of_source=end == len(text))
                 draft = reader.read_ahead(text[piece.byte_lo : piece.byte_hi], piece.spans, origin)
+                _tell(progress, behind.durable(), len(text))
                 _tell(progress, behind.put(draft, end), len(text))
             _tell(progress, behind.finish(), len(text))
         self._home.index.feed_if_possible()
