@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from livingkv.settings import Settings
 
 Codec = Literal["int8", "lossless"]
-WeightsName = Literal["bf16", "fp32", "8bit", "4bit"]
+WeightsName = Literal["bf16", "fp32", "int8", "int4", "8bit", "4bit"]
 
 
 def parse_size(text: str) -> int:
@@ -92,7 +92,11 @@ Encrypt = Annotated[
 
 Weights = Annotated[
     WeightsName | None,
-    typer.Option(help="How weights are loaded; left out: as in the store, bf16 for a new one.", show_default=False),
+    typer.Option(
+        help="How weights are loaded; left out: as in the store, bf16 for a new one. int8, int4: text is read "
+        "in bf16, generation on a CPU reads these; left out there: int8.",
+        show_default=False,
+    ),
 ]
 Dual = Annotated[
     bool | None,

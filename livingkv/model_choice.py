@@ -14,7 +14,8 @@ from livingkv.model_fetch import Progress
 from livingkv.models import AskedDualChunk, DualChunk, LoadedModel, Weights, load_model
 from livingkv.store import Fingerprint
 
-_WEIGHTS_OF_DTYPE: dict[str, Weights] = {"bfloat16": "bf16", "float32": "fp32"}
+_WEIGHTS_OF_DTYPE: dict[str, Weights] = {"float32": "fp32"}
+"""bfloat16 is read by all that is left; what generation reads is no store's (docs/decisions/0029)."""
 
 
 @dataclass(frozen=True, slots=True)

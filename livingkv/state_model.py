@@ -47,7 +47,7 @@ def load_state_model(choice: ModelChoice, reason: str) -> StateModel:
 
     Raises UnsupportedModel where it has no experts, ModelNotFound, ModelDamaged or InputError.
     """
-    if choice.weights in ("8bit", "4bit"):
+    if choice.weights not in (None, "bf16", "fp32"):
         raise InputError("weights", choice.weights, "bf16 or fp32 is allowed where experts are streamed")
     assert choice.experts_ram_bytes is not None, "asked for with the backend experts"
     source = find_model(choice.spec)

@@ -56,8 +56,9 @@ _SERVICE = (
     ("keys_file", "--keys", PATH, "", "API keys, made by keys add."),
     ("allowed_hosts", "--allow-host", TEXTS, "", "Names in Host headers besides the service's own."),
     ("allowed_origins", "--allow-origin", TEXTS, "", "Web pages from there may ask (CORS)."),
-    ("n_side_by_side", "--parallel", WHOLE, "requests", "Requests whose steps take turns on the model."),
-    ("n_waiting", "--queue", WHOLE, "requests", "Requests that may wait; one more is answered 429."),
+    ("n_side_by_side", "--parallel", WHOLE, "requests", "Requests side by side, each with a hot window."),
+    ("max_batch", "--batch", WHOLE, "replies", "Replies that share a forward pass; 1: none, bit for bit."),
+    ("n_waiting", "--queue", WHOLE, "requests", "Of each tenant may wait; one more is answered 429."),
     ("context_tokens", "--context", WHOLE, "tokens", "Longest prompt and reply; left out: the model's."),
     ("default_new_tokens", "--default-tokens", WHOLE, "tokens", "A reply that says no limit is at most this long."),
     ("max_new_tokens", "--max-tokens", WHOLE, "tokens", "A request may ask for this long a reply."),
@@ -81,9 +82,10 @@ _SERVICE = (
     ("stop_s", "--stop-after", SECONDS, "seconds", "Streams may go on for so long after SIGTERM."),
     ("log_format", "--log-format", one_of("text", "json"), "", "A line of text for each request, or of JSON."),
 )
+_WEIGHTS = ("bf16", "fp32", "int8", "int4", "8bit", "4bit")
 _MODEL = (
     ("model", "--model", TEXT, "", "A folder, GGUF file, hub id or short name; left out: the default model."),
-    ("weights", "--weights", one_of("bf16", "fp32", "8bit", "4bit"), "", "How weights are loaded; left out: bf16."),
+    ("weights", "--weights", one_of(*_WEIGHTS), "", "How weights are loaded; left out: bf16, on a CPU int8."),
     ("backend", "--backend", one_of("whole", "experts"), "", "experts: read from the model's files; left out: whole."),
     ("ram_gb", "--ram-gb", NUMBER, "10^9 bytes", "Experts may take this much memory; it goes with backend experts."),
     ("pack", "--pack", TEXT, "", "Experts are read from this pack; off: from the model's files; left out: as found."),

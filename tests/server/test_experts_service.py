@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,16 @@ def test_a_scrape_has_them(streamed: Served) -> None:
     text = streamed.client.get("/metrics").text
     values = dict(line.split() for line in text.splitlines() if line.startswith("livingkv_experts_"))
     assert float(values["livingkv_experts_misses_total"]) > 0 and float(values["livingkv_experts_read_bytes_total"]) > 0
+
+
+def test_replies_share_passes(streamed: Served) -> None:
+    def asked(prefix: str) -> Iterator[str]:
+        with ThreadPoolExecutor(3) as pool:
+            yield from pool.map(
+                lambda n: said(streamed.chat(f"Tell me about {n}", user=f"{prefix}{n}", max_tokens=16)), range(3)
+            )
+
+    alone = [said(streamed.chat(f"Tell me about {n}", user=f"a{n}", max_tokens=16)) for n in range(3)]
+    rows, passes = streamed.count("batch_rows_sum"), streamed.count("batch_rows_count")
+    assert list(asked("b")) == alone
+    assert streamed.count("batch_rows_sum") - rows > streamed.count("batch_rows_count") - passes

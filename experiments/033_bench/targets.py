@@ -1,0 +1,58 @@
+"""The figures of the benchmark in the order of its table: what is compared, and what is wanted. Knows no results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """value: what the target speaks of: the ratio to the first baseline, or ours itself. wanted: a target by the
+    beginning of a condition, "" for all. device: where the targets hold."""
+
+    title: str
+    value: Literal["ratio", "ours"]
+    sense: Literal["at least", "at most"]
+    wanted: dict[str, float]
+    device: Literal["cpu", "cuda", "both"] = "both"
+
+
+FIGURES = {
+    "restore": Figure("cold prefill / restore and first token", "ratio", "at least", {"": 100}, "cpu"),
+    "recall": Figure("everything read again / selective recall and first token", "ratio", "at least", {"": 50}),
+    "probe": Figure("probe, ms", "ours", "at most", {"50,000 sentences": 10}),
+    "flat decode": Figure("decode at 512k stored / at 32k, tokens/s", "ratio", "at least", {"": 0.95}),
+    "decode / full cache": Figure(
+        "decode / full cache, tokens/s", "ratio", "at least", {"131,072": 1.3, "524,288": 3.0}
+    ),
+    "flat memory": Figure("peak memory at 512k stored / at 32k", "ratio", "at most", {"": 1.03}),
+    "windowed prefill": Figure(
+        "windowed prefill / Hugging Face over the same window", "ratio", "at least", {"": 1.0}, "cpu"
+    ),
+    "llama state": Figure("restore to the first token, llama.cpp / livingkv", "ratio", "at least", {}),
+}
+SCRIPTS = {
+    "probe": "probe.py",
+    "windowed prefill": "windowed_prefill.py",
+    "restore": "restore.py",
+    "flat decode": "flat_decode.py",
+    "full decode": "full_decode.py",
+    "flat memory": "flat_memory.py",
+    "llama state": "llama_state.py",
+    "growth": "growth.py",
+}
+"""The scripts by what --only calls them, in the order in which they are run."""
+
+
+def wanted(figure: str, condition: str, device: str) -> float | None:
+    """The target of a row, None where it has none."""
+    known = FIGURES[figure]
+    if known.device not in ("both", device):
+        return None
+    return next((value for start, value in known.wanted.items() if condition.startswith(start)), None)
+
+
+def is_met(figure: str, value: float, target: float) -> bool:
+    """Whether a value is on the right side of the target."""
+    return value >= target if FIGURES[figure].sense == "at least" else value <= target
