@@ -76,7 +76,7 @@ class QueuedCopies:
         """See HostCopies."""
         target = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pinned)
         self._queue.copy_after(self._queue.computed())
-        self._queue.copy(source, target)
+        self._queue.copy([source], [target])
         return OnItsWay(source, target, self._queue.copied())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -29,10 +30,11 @@ class LateQueue:
         """See DeviceQueue."""
         return torch.empty(n_bytes, dtype=torch.uint8)
 
-    def copy(self, source: Tensor, target: Tensor) -> None:
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         """See DeviceQueue."""
-        self.said.append("copy")
-        self._waiting.append(lambda: target.copy_(source))
+        for source, target in zip(sources, targets, strict=True):
+            self.said.append("copy")
+            self._waiting.append(partial(target.copy_, source))
 
     def copied(self) -> Fence:
         """See DeviceQueue."""
