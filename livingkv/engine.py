@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from livingkv.codec import PageCodec, PageShape, make_codec
+from livingkv.device_numbers import numbers_on
 from livingkv.device_rows import DeviceRows
 from livingkv.framing import Words
 from livingkv.hot_window import HotWindow
 from livingkv.index import TokenEmbedder
 from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
+from livingkv.page_gate import with_kernels
 from livingkv.pass_size import device_bytes, fitting_tokens
 from livingkv.positions import shift
 from livingkv.runner import Runner
@@ -49,7 +51,7 @@ class Engine:
             runner=Runner(model),
             words=Words(model.tokenizer),
             shape=shape,
-            codec=make_codec(codec, shape, model.key_bias, model.rope),
+            codec=with_kernels(make_codec(codec, shape, model.key_bias, model.rope), model.rope, model.device),
         )
 
     def fingerprint(self) -> Fingerprint:
@@ -125,10 +127,7 @@ class Engine:
 
     def on_device(self, token_ids: Sequence[int]) -> Tensor:
         """Token ids, int64 [tokens], on the model's device, which is not waited for."""
-        ids = torch.tensor(token_ids, dtype=torch.int64)
-        if self.model.device.type != "cuda":
-            return ids
-        return ids.pin_memory().to(self.model.device, non_blocking=True)
+        return numbers_on(self.model.device, token_ids)
 
     def moved(self, keys: Tensor, delta: int) -> Tensor:
         """Stored keys [..., tokens, head_dim] rotated `delta` positions on."""

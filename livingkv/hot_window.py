@@ -12,7 +12,6 @@ bounded distance however long the session grows. A document is read on a grid, s
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -20,14 +19,11 @@ from torch import Tensor
 from livingkv.cells import Cells, n_padded
 from livingkv.codec import KV, Lossless, PageBytes, PageCodec, PageShape
 from livingkv.model_rope import DualChunk, Rope
+from livingkv.page_places import GPU_PAGES, Place
 from livingkv.positions import period, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
 from livingkv.spill import HostCopy, Spill, host_copies
-from livingkv.workspace import Workspace
-
-_GPU_PAGES = 16
-"""Pages that go through the codec together on a GPU, in few kernels and one copy; their fp32 takes memory too. On a CPU
-one page stays in the cache."""
+from livingkv.workspace import OneToken, Workspace
 
 
 def window_start(n_tokens: int, look: LookBack) -> int:
@@ -65,7 +61,7 @@ class HotWindow:
         self._block = block_tokens
         self._dual_chunk = dual_chunk
         self._period = None if dual_chunk is None else period(dual_chunk)
-        self._pages_at_once = _GPU_PAGES if device.type == "cuda" else 1
+        self._pages_at_once = GPU_PAGES if device.type == "cuda" else 1
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
         spare = block_tokens if look.grid_tokens == 1 else 2 * look.grid_tokens  # a cell before a pass, one to fill up
         capacity = 2 * PAGE_TOKENS + look.window_tokens + block_tokens + spare
@@ -115,11 +111,9 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        waiting, end = iter(pages), first + len(pages) * PAGE_TOKENS
-        step = self._pages_at_once * PAGE_TOKENS
-        for at in range(first, end, step):
-            firsts = range(at, min(at + step, end), PAGE_TOKENS)
-            space.push(self._codec.decode(islice(waiting, len(firsts)), firsts, device), at)
+        slot = space.claim(len(pages) * PAGE_TOKENS, first)
+        places = [Place(first + at, 0, PAGE_TOKENS, slot + at) for at in range(0, space.end - slot, PAGE_TOKENS)]
+        self._codec.decode_into(pages, places, KV(space.keys, space.values), self._rope)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
         if tail:
             space.push(self._lossless.decode_run(tail, device), self.n_sealed)
@@ -154,6 +148,15 @@ class HotWindow:
             return None
         n_cells = -(-(self.n_tokens + n_tokens) // grid) - self.n_tokens // grid
         return 0 if n_cells > 1 else (self.n_tokens // grid + 1) * grid
+
+    def one_token(self) -> OneToken:
+        """See Workspace: what `begin(1)` prepares, in numbers; sinks and slots are moved where need be."""
+        start = window_start(self.n_tokens, self.look)
+        if start != self._window_start:
+            self._place(start)
+        if self.workspace.capacity == self.workspace.end:
+            self._slide()
+        return self.workspace.one_token()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState."""

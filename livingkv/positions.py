@@ -41,9 +41,19 @@ def temperatures(rules: DualChunk, lengths: Tensor) -> Tensor:
     return scale * scale
 
 
+def query_position(rules: DualChunk, position: int, key_chunk: int) -> int:
+    """Effective position of the query at `position` against keys of chunk `key_chunk`."""
+    chunk, rest = divmod(position, period(rules))
+    if key_chunk == chunk:
+        return rest
+    if key_chunk == chunk - 1:
+        return min(rest + period(rules), rules.chunk_tokens)
+    return rules.chunk_tokens
+
+
 def query_positions(rules: DualChunk, first: int, n_tokens: int, key_chunk: int, device: torch.device) -> Tensor:
-    """Effective positions of `n_tokens` queries from `first` on, all of one chunk, against keys of chunk `key_chunk`:
-    int64 on `device`, which is not waited for."""
+    """`query_position` of `n_tokens` queries from `first` on, all of one chunk: int64 on `device`, which is not waited
+    for."""
     chunk, rest = divmod(first, period(rules))
     assert rest + n_tokens <= period(rules), "a pass never straddles a border"
     if key_chunk not in (chunk, chunk - 1):

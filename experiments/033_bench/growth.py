@@ -34,7 +34,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     """One row for each length."""
     model, plain = load_model(plan.model, device=plan.device), PlainHuggingFace(plan.folder, plan.device)
     on_gpu, store = plan.device != "cpu", plan.scratch / "store"
-    lengths = [plan.tokens(n) for n in (LENGTHS if on_gpu or not plan.quick else LENGTHS[:5])]
+    lengths = plan.chosen(LENGTHS if on_gpu or not plan.quick else LENGTHS[:5])
     n_read = lengths[-1] if on_gpu else plan.tokens(plan.either(8192, 65_536))
     n_timed = plan.tokens(plan.either(32_768, 524_288) if on_gpu else plan.either(16_384, 32_768))
     positions, blocks, ingest_s = [0], plain.block_seconds([0, 0])[1:], 0.0
