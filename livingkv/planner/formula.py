@@ -1,0 +1,65 @@
+"""Formulas as text over numbers with units, evaluated without eval.
+
+Arithmetic, max, min and ceil; names of quantities. simpleeval walks the parsed expression and knows nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from livingkv.errors import InputError
+
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}
+_MOST_CHARACTERS = 400
+
+
+def evaluate(formula: str, names: Mapping[str, Any]) -> Any:
+    """The value of `formula` with these pint quantities. Raises InputError: for units that do not fit, names that are
+    not there, a division by zero and anything that is no arithmetic."""
+    from pint.errors import DimensionalityError
+    from simpleeval import InvalidExpression, SimpleEval
+
+    if len(formula) > _MOST_CHARACTERS:
+        raise InputError("formula", f"{len(formula)} characters", f"at most {_MOST_CHARACTERS} are allowed")
+    evaluator = SimpleEval(
+        operators=_OPERATORS, functions={"max": max, "min": min, "ceil": _ceil}, names=dict(names)
+    )
+    evaluator.ATTR_INDEX_FALLBACK = False
+    try:
+        return evaluator.eval(formula)
+    except DimensionalityError as error:
+        what = f"{error.units1} and {error.units2} in {formula!r}"
+        raise InputError("unit", what, "only amounts of the same kind are added and compared") from error
+    except ZeroDivisionError as error:
+        raise InputError("formula", formula, "what it divides by is 0") from error
+    except (InvalidExpression, SyntaxError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError("formula", formula, f"arithmetic over known names is allowed ({reason})") from error
+
+
+def names_in(formula: str) -> tuple[str, ...]:
+    """The names a formula needs, in order of appearance, functions left out. Raises InputError."""
+    try:
+        tree = ast.parse(formula, mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise InputError("formula", formula, "one arithmetic expression is allowed") from error
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
+    found.sort(key=lambda node: (node.lineno, node.col_offset))
+    return tuple(dict.fromkeys(node.id for node in found))
+
+
+def _ceil(quantity: Any) -> Any:
+    """Rounded up in the quantity's own unit, reduced."""
+    reduced = quantity.to_reduced_units()
+    return math.ceil(reduced.magnitude) * reduced.units
