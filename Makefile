@@ -32,6 +32,7 @@ COMMA := ,
 EXTRAS := $(if $(GPU),dev$(COMMA)gpu,dev)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -q
+SIDE_BY_SIDE := -n auto --dist loadfile  # a file's tests share what they set up
 
 install: $(STAMP)
 
@@ -53,8 +54,8 @@ demo: model
 	@sh examples/demo.sh
 
 test: model
-	$(PYTEST) -m "not model and not gpu and not slow"
-	$(PYTEST) -m "(model or slow) and not gpu"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not model and not gpu and not slow"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "(model or slow) and not gpu"
 	$(if $(GPU),$(PYTEST) -m gpu)
 
 check: lint types fast
@@ -69,7 +70,7 @@ types: install
 	@for folder in experiments/[0-9]*/; do echo "mypy $$folder" && $(BIN)/mypy $$folder*.py || exit 1; done
 
 fast: install
-	$(PYTEST) -m "not model and not gpu and not slow"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not model and not gpu and not slow"
 
 browser:
 	@sh -c 'for name in "$$LIVINGKV_CHROMIUM" chromium chromium-browser google-chrome; do \

@@ -30,3 +30,12 @@ def experts_ram_bytes(backend: Backend | None, ram_gb: float | None) -> int | No
     if not math.isfinite(ram_gb) or not 0 < ram_gb <= _MOST_GB:
         raise InputError("ram_gb", ram_gb, f"a number above 0, at most {_MOST_GB:.0f}, is allowed")
     return int(ram_gb * 1e9)
+
+
+def experts_pack(backend: Backend | None, pack: str | None) -> str:
+    """Where streamed experts are read from, as `load_model` takes it. Raises InputError where none are streamed."""
+    if pack is not None and backend != "experts":
+        raise InputError("pack", pack, "it goes with the backend experts (--backend experts --ram-gb N)")
+    if pack == "":
+        raise InputError("pack", "nothing", "the folder of a pack is allowed, auto, or off")
+    return "auto" if pack is None else pack

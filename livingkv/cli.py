@@ -30,6 +30,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     OneSession,
+    PackFolder,
     RamBudget,
     RamGb,
     Seed,
@@ -100,6 +101,7 @@ def ingest(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None,
@@ -136,7 +138,7 @@ def ingest(
         settings = chosen_settings(codec=codec, disk_budget=disk_budget, key_folder=key_folder, embedder=embedder)
         return open_memory(store, model=chosen, settings=settings, create=True)
 
-    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
     ingest_sources(opened, store, sources, session, kv=not text_only, encrypt=encrypt, as_json=as_json)
 
 
@@ -151,6 +153,7 @@ def ask(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     ram_budget: RamBudget = None,
     temperature: Temperature = 0.0,
@@ -183,7 +186,7 @@ def ask(
 
     settings = chosen_settings(ram_budget=ram_budget, key_folder=key_folder)
     sampling = chosen_sampling(temperature, top_p, seed)
-    chosen, stops = chosen_model(model, weights, dual_chunk, backend, ram_gb), chosen_stops(stop)
+    chosen, stops = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack), chosen_stops(stop)
     with (
         waiting("asking"),
         open_memory(store, model=chosen, settings=settings, read_only=True, create=False) as memory,
@@ -202,6 +205,7 @@ def chat(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     temperature: Temperature = 0.0,
@@ -233,7 +237,7 @@ def chat(
 
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
     talk = Talk(session, max_tokens, chosen_sampling(temperature, top_p, seed), chosen_stops(stop), encrypt, recall)
-    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
     with open_memory(store, model=chosen, settings=settings, create=True) as memory:
         with phase_bar() as show:
             memory.ready(session, progress=show)

@@ -18,6 +18,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     OneSession,
+    PackFolder,
     RamGb,
     StorePath,
     Weights,
@@ -88,6 +89,7 @@ def restore(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
@@ -108,7 +110,8 @@ def restore(
     from livingkv.cli_receipts import print_restored
 
     require_one(sentences, of, everything)
-    chosen, settings = chosen_model(model, weights, dual_chunk, backend, ram_gb), chosen_settings(key_folder=key_folder)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
+    settings = chosen_settings(key_folder=key_folder)
     with waiting("restoring"), open_memory(store, model=chosen, settings=settings, create=False) as memory:
         done = memory.restore(sentences, of=of, session=session)
     print_restored(done, as_json=as_json)

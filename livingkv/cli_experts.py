@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from livingkv.backend import experts_ram_bytes
-from livingkv.cli_options import Debug, Json
+from livingkv.backend import experts_pack, experts_ram_bytes
+from livingkv.cli_options import Debug, Json, PackFolder
 
 if TYPE_CHECKING:
     from livingkv.experts.drive_speed import DriveSpeed
@@ -57,8 +57,12 @@ def show_index(folder: Folder, as_json: Json = False, debug: Debug = False) -> N
         return
     shown = {}
     for name, value in found.items():
-        label = name.replace("_", " ").replace("bytes", "size")
-        shown[label] = size(value) if name.endswith("_bytes") else f"{value:.1%}" if name.endswith("_share") else value
+        words: object = "none" if value is None else value
+        if name.endswith("_bytes"):
+            words = size(value)
+        elif name.endswith("_share"):
+            words = f"{value:.1%}"
+        shown[name.replace("_", " ").replace("bytes", "size")] = words
     print_facts(shown)
 
 
@@ -68,17 +72,15 @@ def bench(
     ram_gb: Ram = None,
     tokens: Annotated[int, typer.Option(min=1, max=1 << 16, metavar="N", help="Tokens to generate.")] = 32,
     text: Text = None,
-    pack: Annotated[
-        Path | None, typer.Option(metavar="PACK", help="Read experts from this pack of them.", show_default=False)
-    ] = None,
+    pack: PackFolder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Measure the drive, then tokens, then what share of the drive's limit they reach.
 
-    First reads of several sizes, several at once, past the page cache: the
-    fastest is the limit. Then tokens are generated with experts streamed from
-    there. Nothing is written.
+    Reads of several sizes, several at once, past the page cache: the fastest
+    is the limit. Then tokens are generated with experts streamed from there.
+    Nothing is written.
 
     \b
     Examples:
@@ -87,10 +89,10 @@ def bench(
     """
     from livingkv.cli_progress import waiting
     from livingkv.cli_render import print_json
+    from livingkv.experts.token_speed import drive_speeds
 
-    with waiting("measuring the drive"):
-        speeds = _drive(folder)
-    with waiting("generating"), streamed(folder, ram_gb, pack) as model:
+    with waiting("measuring"), streamed(folder, ram_gb, pack) as model:
+        speeds = drive_speeds(model.index.checkpoint, seconds_each=DRIVE_SECONDS)
         measured = _tokens(model, tokens, prompt_of(model, text), max(speed.bytes_per_s for speed in speeds))
     found = {"drive": [_row(speed) for speed in speeds], **measured}
     if as_json:
@@ -102,26 +104,34 @@ def bench(
 @experts_app.command("pack")
 def make_pack(
     folder: Folder,
-    pack: Annotated[Path, typer.Argument(metavar="PACK", help="The new folder.", show_default=False)],
+    pack: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PACK]", help="The new folder; left out: experts.pack in the model's.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Copy the experts into blocks of their own, so that each is one read with a checksum. The model stays as it is.
 
-    It pays where index says so. Broken off, the same command goes on.
+    It pays where index says so. In the model's folder it is found by whatever
+    streams the model. Broken off, the same command goes on.
 
     \b
     Examples:
+      livingkv experts pack ./Qwen3-30B-A3B
       livingkv experts pack ./Qwen3-30B-A3B qwen.pack
       livingkv experts bench ./Qwen3-30B-A3B --pack qwen.pack
     """
     from livingkv.cli_progress import byte_bar
     from livingkv.cli_render import print_facts, print_json, size
     from livingkv.experts.describing import plan_of_folder
+    from livingkv.experts.pack_choice import default_pack
     from livingkv.experts.packing import pack as make
 
     with byte_bar(f"packing {folder.name}") as show:
-        made = make(plan_of_folder(folder).index, pack, show)
+        made = make(plan_of_folder(folder).index, default_pack(folder) if pack is None else pack, show)
     found = {"path": str(made.path), "experts": made.n_experts, "checked": made.n_checked, "bytes": made.size_bytes}
     if as_json:
         print_json(found)
@@ -129,25 +139,19 @@ def make_pack(
         print_facts({**found, "bytes": size(made.size_bytes)})
 
 
-def _drive(folder: Path) -> list[DriveSpeed]:
-    """The drive by size and depth. Raises ExpertReadError where it cannot be measured."""
-    from livingkv.experts.describing import plan_of_folder
-    from livingkv.experts.token_speed import drive_speeds
-
-    return drive_speeds(plan_of_folder(folder).index.checkpoint, seconds_each=DRIVE_SECONDS)
-
-
-def streamed(folder: Path, ram_gb: float | None, pack: Path | None = None) -> StreamedModel:
+def streamed(folder: Path, ram_gb: float | None, pack: str | None = None) -> StreamedModel:
     """The model, on CUDA where there is some. Blocks; raises as `load_streamed`."""
     import torch
 
+    from livingkv.experts.describing import require_folder
     from livingkv.experts.loading import load_streamed
 
+    require_folder(folder)
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     ram_bytes = experts_ram_bytes("experts", ram_gb if ram_gb is not None else free_bytes / 2e9)
     assert ram_bytes is not None, "the backend is experts"
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return load_streamed(folder, ram_bytes=ram_bytes, pack=pack, device=device)
+    return load_streamed(folder, ram_bytes=ram_bytes, pack=experts_pack("experts", pack), device=device)
 
 
 def prompt_of(model: StreamedModel, text: Path | None) -> list[int]:

@@ -5,7 +5,7 @@ Knows which of them need a model; those that do not go to the store itself.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Annotated
 
 import typer
@@ -20,6 +20,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     NewName,
+    PackFolder,
     RamGb,
     SessionName,
     StorePath,
@@ -140,7 +141,7 @@ def export(
     from livingkv.errors import InputError
     from livingkv.store import Store
 
-    if Path(file).exists():
+    if os.path.lexists(file):
         raise InputError("export", file, "it exists already: name a new file")
     with waiting("exporting"), Store.open(store, mode="read", key_folder=key_folder) as opened:
         session_id = opened.session(session).session_id
@@ -165,6 +166,7 @@ def import_file(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     disk_budget: DiskBudget = None,
     encrypt: Encrypt = False,
@@ -188,7 +190,7 @@ def import_file(
 
     require_portable(file)
     settings = chosen_settings(disk_budget=disk_budget, key_folder=key_folder)
-    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
     with waiting("importing"), open_memory(store, model=chosen, settings=settings, create=True) as memory:
         made = memory.import_file(file, name=name, kv=not text_only, encrypt=encrypt)
     print_session("imported", made, as_json=as_json)

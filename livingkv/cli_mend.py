@@ -20,6 +20,7 @@ from livingkv.cli_options import (
     KeyFolder,
     Model,
     OneSession,
+    PackFolder,
     RamGb,
     StorePath,
     Weights,
@@ -40,6 +41,7 @@ def repair(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
@@ -65,7 +67,7 @@ def repair(
 
     rebuilt = rebuild_if_lost(store, key_folder=key_folder)
     segments = mend_files(store, key_folder=key_folder)
-    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
     settings = chosen_settings(key_folder=key_folder)
     opened = open_memory(store, model=chosen, settings=settings, create=False)
     with opened as memory, count_bar("rebuilding pages") as show:
@@ -84,6 +86,7 @@ def reembed(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     key_folder: KeyFolder = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -102,7 +105,7 @@ def reembed(
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_reembedded
 
-    chosen, settings = chosen_model(model, weights, None, backend, ram_gb), chosen_settings(key_folder=key_folder)
+    chosen, settings = chosen_model(model, weights, None, backend, ram_gb, pack), chosen_settings(key_folder=key_folder)
     opened = open_memory(store, model=chosen, settings=settings, create=False)
     with opened as memory, count_bar("embedding sentences") as show:
         done = memory.reembed(embedder, progress=show)
@@ -116,6 +119,7 @@ def migrate(
     weights: Weights = None,
     backend: BackendName = None,
     ram_gb: RamGb = None,
+    pack: PackFolder = None,
     dual_chunk: Dual = None,
     codec: Annotated[
         Codec | None, typer.Option(help="How the new store keeps KV; left out: as the old one.", show_default=False)
@@ -138,7 +142,7 @@ def migrate(
     from livingkv.cli_progress import count_bar
     from livingkv.cli_receipts import print_migrated
 
-    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb)
+    chosen = chosen_model(model, weights, dual_chunk, backend, ram_gb, pack)
     if (model, weights, dual_chunk, codec) == (None, None, None, None):
         raise typer.BadParameter("name what to migrate to: --model, --codec, --weights or --dual-chunk")
     from livingkv.migrating import finish_swap

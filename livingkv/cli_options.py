@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from livingkv.backend import Backend, experts_ram_bytes
+from livingkv.backend import Backend, experts_pack, experts_ram_bytes
 from livingkv.sizes import size_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from livingkv.settings import Settings
 
 Codec = Literal["int8", "lossless"]
-WeightsName = Literal["bf16", "fp32", "8bit", "4bit"]
+WeightsName = Literal["bf16", "fp32", "int8", "int4", "8bit", "4bit"]
 
 
 def parse_size(text: str) -> int:
@@ -92,7 +92,11 @@ Encrypt = Annotated[
 
 Weights = Annotated[
     WeightsName | None,
-    typer.Option(help="How weights are loaded; left out: as in the store, bf16 for a new one.", show_default=False),
+    typer.Option(
+        help="How weights are loaded; left out: as in the store, bf16 for a new one. int8, int4: text is read "
+        "in bf16, generation on a CPU reads these; left out there: int8.",
+        show_default=False,
+    ),
 ]
 Dual = Annotated[
     bool | None,
@@ -114,6 +118,15 @@ RamGb = Annotated[
     float | None,
     typer.Option("--ram-gb", metavar="N", help="Experts may take this much memory, in 10^9 bytes.", show_default=False),
 ]
+PackFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--pack",
+        metavar="PACK",
+        help="Experts are read from this pack; off: from the model's files; left out: from the pack in its folder.",
+        show_default=False,
+    ),
+]
 Temperature = Annotated[float, typer.Option(metavar="T", help="0 always takes the likeliest token.")]
 TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="Only from the likeliest tokens with this share.")]
 Seed = Annotated[
@@ -132,14 +145,15 @@ def chosen_model(
     dual_chunk: bool | None,
     backend: Backend | None = None,
     ram_gb: float | None = None,
+    pack: str | None = None,
 ) -> str | ModelChoice | None:
     """The model that the options ask for; a plain spec where nothing else is asked for. Raises InputError."""
-    ram_bytes = experts_ram_bytes(backend, ram_gb)
+    ram_bytes, place = experts_ram_bytes(backend, ram_gb), experts_pack(backend, pack)
     if weights is None and dual_chunk is None and ram_bytes is None:
         return model
     from livingkv.model_choice import ModelChoice
 
-    return ModelChoice(model, weights, dual_chunk, ram_bytes)
+    return ModelChoice(model, weights, dual_chunk, ram_bytes, place)
 
 
 def chosen_sampling(temperature: float, top_p: float, seed: int | None) -> Sampling | None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from livingkv.cli_experts import Folder, Ram, Text, experts_app, prompt_of, streamed
-from livingkv.cli_options import Debug, Json
+from livingkv.cli_options import Debug, Json, PackFolder
 
 __all__ = ["experts_app"]
 
@@ -25,6 +25,7 @@ def trace(
     folder: Folder,
     file: File,
     ram_gb: Ram = None,
+    pack: PackFolder = None,
     tokens: Annotated[int, typer.Option(min=1, max=1 << 16, metavar="N", help="Tokens to generate.")] = 128,
     text: Text = None,
     as_json: Json = False,
@@ -42,7 +43,7 @@ def trace(
     from livingkv.experts.route_trace import RouteRecorder
     from livingkv.experts.token_speed import token_speed
 
-    with waiting("recording"), streamed(folder, ram_gb) as model:
+    with waiting("recording"), streamed(folder, ram_gb, pack) as model:
         ids = prompt_of(model, text)
         try:
             recorder = RouteRecorder(file, tuple(layer.n_experts for layer in model.index.layers))

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from livingkv.backend import experts_ram_bytes
+from livingkv.backend import experts_pack, experts_ram_bytes
 from livingkv.cli_options import Debug, Json
 from livingkv.cli_process import say
 from livingkv.errors import StoreUnwritable
+from livingkv.regular_files import is_folder
 from livingkv.server.setting_kinds import SWITCH, TEXTS
 from livingkv.server.setting_sources import model_values, server_options, settings_in_force, shown
 from livingkv.server.setting_table import SETTINGS, Setting
@@ -49,16 +50,17 @@ def serve(config: Config = None, show_settings: Show = False, debug: Debug = Fal
         print(shown(chosen))
     options, asked = server_options(chosen), model_values(chosen)
     ram_bytes = experts_ram_bytes(asked["backend"], asked["ram_gb"])
+    pack = experts_pack(asked["backend"], asked["pack"])
     if show_settings:
         return 0
-    if options.folder.exists() and not options.folder.is_dir():
+    if os.path.lexists(options.folder) and not is_folder(options.folder):
         raise StoreUnwritable(f"{options.folder} is not a folder: choose another path for the stores")
     from livingkv.model_choice import ModelChoice
     from livingkv.server.request_log import start_logging
     from livingkv.server.serving import serve as serve_until_told
 
     start_logging(options.log_format)
-    model = ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"], ram_bytes)
+    model = ModelChoice(asked["model"], asked["weights"], asked["dual_chunk"], ram_bytes, pack)
     return serve_until_told(options, model, say)
 
 

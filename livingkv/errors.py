@@ -94,6 +94,10 @@ class PackError(ModelError):
     """A pack of experts cannot be written, is damaged, or is one of another checkpoint."""
 
 
+class PackOfAnother(PackError):
+    """A pack of experts is one of another checkpoint, or of this one before it changed."""
+
+
 class ExpertReadError(ModelError):
     """Bytes of an expert cannot be read. `path` is the file and `offset` the first byte that was wanted of it."""
 

@@ -6,7 +6,7 @@ Knows what a store's fingerprint says of that; knows nothing of where models com
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from livingkv.errors import InputError
@@ -14,19 +14,22 @@ from livingkv.model_fetch import Progress
 from livingkv.models import AskedDualChunk, DualChunk, LoadedModel, Weights, load_model
 from livingkv.store import Fingerprint
 
-_WEIGHTS_OF_DTYPE: dict[str, Weights] = {"bfloat16": "bf16", "float32": "fp32"}
+_WEIGHTS_OF_DTYPE: dict[str, Weights] = {"float32": "fp32"}
+"""bfloat16 is read by all that is left; what generation reads is no store's (docs/decisions/0029)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """The arguments of `load_model` that a person chooses; None leaves one to the store, or to the default for a new
     one. What differs from what the store was written with is refused when the model is loaded. dual_chunk: True for the
-    rules of the model's config, False for none. experts_ram_bytes: as in `load_model`; no store remembers it."""
+    rules of the model's config, False for none. experts_ram_bytes, experts_pack: as in `load_model`; no store
+    remembers them."""
 
     spec: str | Path | None = None
     weights: Weights | None = None
     dual_chunk: DualChunk | bool | None = None
     experts_ram_bytes: int | None = None
+    experts_pack: str | Path = "auto"
 
     @classmethod
     def of(cls, model: str | ModelChoice | None) -> ModelChoice:
@@ -42,7 +45,8 @@ class ModelChoice:
         if dual_chunk is None:
             sizes = re.search(r"\bdual_chunk=(\d+)/(\d+)/(\d+)", fingerprint.rope)
             dual_chunk = DualChunk(*map(int, sizes.groups())) if sizes else False
-        return ModelChoice(self.spec if self.spec is not None else spec, weights, dual_chunk, self.experts_ram_bytes)
+        chosen = self.spec if self.spec is not None else spec
+        return replace(self, spec=chosen, weights=weights, dual_chunk=dual_chunk)
 
     def load(self, progress: Progress | None = None) -> LoadedModel:
         """Find and load it. Blocks and raises as `load_model`; InputError where wanted rules are not in the config."""
@@ -54,6 +58,7 @@ class ModelChoice:
             weights=self.weights,
             dual_chunk=rules,
             experts_ram_bytes=self.experts_ram_bytes,
+            experts_pack=self.experts_pack,
             progress=progress,
         )
         if self.dual_chunk is True and loaded.dual_chunk is None:

@@ -17,6 +17,7 @@ from livingkv.model_fetch import Part, Progress, PublishedGguf, fetch_published
 from livingkv.model_hub import hub_folder
 from livingkv.model_loading import read_config
 from livingkv.model_refusal import refuse_unsupported
+from livingkv.regular_files import is_file, is_folder
 
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 
@@ -84,9 +85,9 @@ def find_model(spec: str | Path | None, progress: Progress | None = None) -> Mod
     if given.lower() in PUBLISHED:
         return _published(given.lower(), progress)
     path = Path(given).expanduser()
-    if given and path.is_dir():
+    if given and is_folder(path):
         return _local_folder(path, progress)
-    if path.is_file():
+    if is_file(path):
         return _gguf_file(path, progress)
     repo = HUB_IDS.get(given.lower(), given)
     if _HUB_ID.fullmatch(repo):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +27,8 @@ from livingkv.model_sources import ModelFolder, cache_folder, find_model
 
 __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
 
-Weights = Literal["bf16", "fp32", "8bit", "4bit"]
+Weights = Literal["bf16", "fp32", "int8", "int4", "8bit", "4bit"]
+DecodeWeights = Literal["int8", "int4"]
 AskedDualChunk = DualChunk | Literal["off"] | None
 """Rules that the caller wants, "off" for none, None for those of the model's config."""
 
@@ -57,6 +58,8 @@ class LoadedModel:
     model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit", or the method of weights that came
     packed): parts of a store's fingerprint.
     experts: what streams the network's experts; None where the network holds all of itself.
+    decode_weights: generation reads weights of so many bits where it can (livingkv.packed); None: the network's own. No
+    part of the fingerprint (docs/decisions/0029).
     """
 
     name: str
@@ -75,6 +78,7 @@ class LoadedModel:
     rope_text: str
     quantization: str
     experts: StreamedModel | None = None
+    decode_weights: DecodeWeights | None = None
 
     def close(self) -> None:
         """Give back the files and the RAM of streamed experts; a network that holds all of itself has nothing to close.
@@ -91,22 +95,26 @@ def load_model(
     weights: Weights | None = None,
     dual_chunk: AskedDualChunk = None,
     experts_ram_bytes: int | None = None,
+    experts_pack: str | Path = "auto",
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Find a model, fetch it where needed, and load it. Blocks; the first time of a model may take minutes.
 
     spec: a local folder, a GGUF file, a hub id ("org/name") or a short name; None takes the environment's
-    LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16" (default),
-    "fp32", or "8bit" and "4bit" through bitsandbytes (on the CPU only where `device` says so). dtype: of activations
-    and KV, by default the weights'. dual_chunk: by default the config's, "off" for plain positions.
+    LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16", "fp32",
+    "int8" or "int4" (text is read in bf16, generation reads 8 or 4 bits; on a CPU, where "int8" is the default), or
+    "8bit" and "4bit" through bitsandbytes (on the CPU only where `device` says so). dtype: of activations and KV, by
+    default the weights'. dual_chunk: by default the config's, "off" for plain positions.
     experts_ram_bytes: experts of a mixture-of-experts model are streamed (livingkv.experts) within so much RAM, and
     computed as transformers' eager code does; what a store is told of the model is the same. `close` it in the end.
+    experts_pack: where they are read from, as `load_streamed` has it.
     Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
     InputError.
     """
     place, computed_in = device_of(device), dtype_of(weights, dtype)
     if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
-        raise InputError("weights", weights, "bf16 or fp32 is allowed without a CUDA device")
+        raise InputError("weights", weights, "bf16, int8, int4 or fp32 is allowed without a CUDA device")
+    decode_weights = _decode_weights(weights, place, computed_in, streamed=experts_ram_bytes is not None)
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
     if progress:
@@ -121,15 +129,36 @@ def load_model(
                 raise InputError("weights", weights, "bf16 or fp32 is allowed where experts are streamed")
             experts = undo.enter_context(
                 load_streamed(
-                    source.folder, ram_bytes=experts_ram_bytes, device=place, dtype=computed_in, attention="eager"
+                    source.folder,
+                    ram_bytes=experts_ram_bytes,
+                    pack=experts_pack,
+                    device=place,
+                    dtype=computed_in,
+                    attention="eager",
                 )
             )
             network = experts.network
         loaded = _loaded(source, network, dual_chunk, quantization, experts)
+        loaded = replace(loaded, decode_weights=decode_weights)
         undo.pop_all()
     if progress:
         progress("load", 1, 1)
     return loaded
+
+
+def _decode_weights(
+    weights: Weights | None, place: torch.device, dtype: torch.dtype, *, streamed: bool
+) -> DecodeWeights | None:
+    """What generation reads. Raises InputError where it is asked for and cannot be."""
+    is_possible = place.type == "cpu" and dtype == torch.bfloat16 and not streamed
+    if weights in ("int8", "int4") and not is_possible:
+        allowed = "bf16, fp32, 8bit or 4bit" if place.type == "cuda" else "bf16 or fp32"
+        raise InputError(
+            "weights", weights, f"{allowed} is allowed here: packed weights are for a CPU and whole models"
+        )
+    if weights == "int4":
+        return "int4"
+    return "int8" if weights in (None, "int8") and is_possible else None
 
 
 def _loaded(
@@ -281,11 +310,11 @@ def device_of(device: str | torch.device | None) -> torch.device:
 
 def dtype_of(weights: Weights | None, dtype: torch.dtype | None) -> torch.dtype:
     """What activations are computed in, bf16 where nothing is asked for. Raises InputError."""
-    if weights not in (None, "bf16", "fp32", "8bit", "4bit"):
-        raise InputError("weights", repr(weights), "bf16, fp32, 8bit or 4bit is allowed")
+    if weights not in (None, *get_args(Weights)):
+        raise InputError("weights", repr(weights), f"one of {', '.join(get_args(Weights))} is allowed")
     if dtype not in (None, torch.bfloat16, torch.float16, torch.float32):
         raise InputError("dtype", dtype, "torch.bfloat16, torch.float16 or torch.float32 is allowed")
-    named = {"bf16": torch.bfloat16, "fp32": torch.float32}.get(weights or "")
+    named = {"fp32": torch.float32, **dict.fromkeys(("bf16", "int8", "int4"), torch.bfloat16)}.get(weights or "")
     if named and dtype and named != dtype:
         raise InputError("dtype", dtype, f"{named} is what weights={weights!r} has; give one of the two")
     return dtype or named or torch.bfloat16

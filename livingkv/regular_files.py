@@ -59,3 +59,19 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
         raise SpecialFile(path)
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is there. False, too, for a name that no file system takes or that may not be looked at."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """The same for a file."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False

@@ -19,6 +19,7 @@ from transformers import AttentionInterface
 from livingkv.batched_decode import BatchedDecode, DecodeStep
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
+from livingkv.packed import MAX_ROWS, PackedStep, step_for
 from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
@@ -88,6 +89,8 @@ class Runner:
         self.between: Callable[[], None] = _go_on
         self.join: Callable[[DecodeStep], Tensor | None] = _alone
         self._is_whole = False
+        self._is_packed_tried = False
+        self._packed: PackedStep | None = None
         self._n_timed = 0
         self._timed_s = 0.0
         self._network = model.network
@@ -130,6 +133,9 @@ class Runner:
         """Like `read`, and the logits in fp32: [batch, 1 or tokens, vocabulary]."""
         if keep == "all":
             return self.head(self.hidden(token_ids, state))
+        rows = token_ids if token_ids.dim() == 2 else token_ids[None]
+        if rows.shape[1] == 1 and rows.shape[0] <= MAX_ROWS and (step := self._packed_step()) is not None:
+            return step.logits(self._pass(rows, state, step.hidden)[:, 0])[:, None]
         last = None
         for part in self._parts(token_ids, state):
             last = self._pass(part, state)[:, -1:].clone(memory_format=torch.contiguous_format)
@@ -149,7 +155,7 @@ class Runner:
                 return [error]
         rows = BatchedDecode([step.state for step in steps])
         tokens = torch.tensor([[step.token] for step in steps], device=self.model.device)
-        logits = self.head(self._pass(tokens, rows))  # [rows, 1, vocabulary]
+        logits = self.logits(tokens, rows)  # [rows, 1, vocabulary]
         return [error or logits[row : row + 1] for row, error in enumerate(rows.errors)]
 
     def step(self, token: int, state: AttentionState) -> Tensor:
@@ -202,19 +208,36 @@ class Runner:
             done += part.shape[1]
             yield part
 
-    def _pass(self, token_ids: Tensor, state: AttentionState) -> Tensor:
-        """One forward pass: the last hidden states [batch, tokens, hidden]."""
+    def _packed_step(self) -> PackedStep | None:
+        """What generates from packed weights, made by the first step; None where the model's own weights do."""
+        if not self._is_packed_tried:
+            self._is_packed_tried = True
+            self._packed = step_for(self.model, self._modules, self.head)
+        return self._packed
+
+    def _modules(self, token_ids: Tensor, state: AttentionState) -> Tensor:
+        """The network's own modules: the last hidden states [batch, tokens, hidden]."""
+        hidden: Tensor = self._base(
+            input_ids=token_ids,
+            position_ids=torch.arange(token_ids.shape[1], device=token_ids.device)[None],
+            use_cache=False,
+            livingkv_state=state,
+        ).last_hidden_state
+        return hidden
+
+    def _pass(
+        self,
+        token_ids: Tensor,
+        state: AttentionState,
+        compute: Callable[[Tensor, AttentionState], Tensor] | None = None,
+    ) -> Tensor:
+        """One forward pass: the last hidden states [batch, tokens, hidden], by `compute` or the network's modules."""
         if not self._is_whole:
             self.between()
         n = token_ids.shape[1]
         started = perf_counter()
         state.begin(n)
-        hidden: Tensor = self._base(
-            input_ids=token_ids,
-            position_ids=torch.arange(n, device=token_ids.device)[None],
-            use_cache=False,
-            livingkv_state=state,
-        ).last_hidden_state
+        hidden = (compute or self._modules)(token_ids, state)
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
         self.n_passes += 1

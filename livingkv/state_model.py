@@ -47,7 +47,7 @@ def load_state_model(choice: ModelChoice, reason: str) -> StateModel:
 
     Raises UnsupportedModel where it has no experts, ModelNotFound, ModelDamaged or InputError.
     """
-    if choice.weights in ("8bit", "4bit"):
+    if choice.weights not in (None, "bf16", "fp32"):
         raise InputError("weights", choice.weights, "bf16 or fp32 is allowed where experts are streamed")
     assert choice.experts_ram_bytes is not None, "asked for with the backend experts"
     source = find_model(choice.spec)
@@ -56,6 +56,7 @@ def load_state_model(choice: ModelChoice, reason: str) -> StateModel:
             load_streamed(
                 source.folder,
                 ram_bytes=choice.experts_ram_bytes,
+                pack=choice.experts_pack,
                 device=device_of(None),
                 dtype=dtype_of(choice.weights, None),
             )
@@ -69,7 +70,7 @@ def load_state_model(choice: ModelChoice, reason: str) -> StateModel:
             tokenizer=streamed.tokenizer,
             stop_ids=stop_ids_of(network, streamed.tokenizer),
             native_context=int(network.config.max_position_embeddings),
-            digest=streamed.index.checkpoint.fingerprint,
+            digest=streamed.checkpoint.fingerprint,
             reason=reason,
         )
         undo.pop_all()

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.tiny import tiny_network, tiny_tokenizer
+
+_WORKER_BYTES = 5_000_000_000
+"""What a process with the real default model takes at most, in fp32 beside bf16."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """For pytest-xdist's `-n auto`: as many processes as cores and memory carry, the cores shared among them."""
+    n_cores = len(os.sched_getaffinity(0))
+    n_workers = max(1, min(n_cores, int(psutil.virtual_memory().total) // _WORKER_BYTES, 8))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, n_cores // n_workers)))  # what workers start inherits it, too
+    return n_workers
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from experiments.latency import percentile  # noqa: E402
 from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv.experts.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
 from livingkv.experts.files import CheckpointFiles  # noqa: E402
-from livingkv.experts.row_parity import PlainRows  # noqa: E402
+from livingkv.experts.row_parity import PlainRows, PlainTensor  # noqa: E402
 from livingkv.experts.row_reader import RowReader  # noqa: E402
 from livingkv.experts.row_stage import RowStage  # noqa: E402
 from livingkv.experts.row_table import RowTable, row_table  # noqa: E402
@@ -51,7 +51,7 @@ def make_table(folder: Path, n_rows: int) -> tuple[Checkpoint, RowTable, PlainRo
     os.sync()
     checkpoint = read_checkpoint(folder)
     table = row_table(checkpoint, "table", names, n_rows=n_rows, width=WIDTH)
-    plain = PlainRows([(checkpoint.files[checkpoint.tensors[name].file].path, name) for name in names])
+    plain = PlainRows([PlainTensor(checkpoint.files[checkpoint.tensors[name].file].path, name) for name in names])
     return checkpoint, table, plain
 
 

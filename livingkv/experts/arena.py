@@ -45,7 +45,10 @@ class Fence(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One row. n_users: passes that need it now. is_kept: it stays after its use. views: tensors over its bytes."""
+    """One row. n_users: passes that need it now. is_kept: it stays after its use.
+
+    slots, views: tensors over its bytes, as bytes and as what is computed with.
+    """
 
     number: int
     data: memoryview
@@ -55,7 +58,13 @@ class Row:
     fence: Fence | None = None
     n_users: int = 0
     is_kept: bool = False
+    slots: list[Any] = field(default_factory=list)
     views: dict[str, Any] = field(default_factory=dict)
+
+    def forget_views(self) -> None:
+        """What lies in the row is another expert from now on, or nothing."""
+        self.slots.clear()
+        self.views.clear()
 
 
 class RowArena:
@@ -189,7 +198,7 @@ class RowArena:
         for row in self._rows:
             if row.fence is not None:
                 row.fence.wait()
-            row.views.clear()
+            row.forget_views()
             row.data.release()
         self._mapped.clear()
         self._memory.close()
@@ -274,7 +283,7 @@ class RowArena:
         row.state, row.key, row.future, row.fence = RowState.EMPTY, None, None, None
         self._n_kept -= row.is_kept
         row.n_users, row.is_kept = 0, False
-        row.views.clear()
+        row.forget_views()
         self._empty.append(row)
 
 

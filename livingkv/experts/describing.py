@@ -12,19 +12,26 @@ import torch
 
 from livingkv.errors import ModelNotFound
 from livingkv.experts.loading import FORMATS, experts_per_token
+from livingkv.experts.pack_choice import default_pack
 from livingkv.experts.plan import Plan, plan_of
+from livingkv.regular_files import is_folder
 
 
 def plan_of_folder(folder: Path) -> Plan:
     """As `load_streamed` would load it on the CPU. Raises ModelNotFound, ModelDamaged or UnsupportedModel."""
-    if not folder.is_dir():
-        raise ModelNotFound(f"{folder}: no such folder; experts are read from a model's own safetensors")
+    require_folder(folder)
     return plan_of(folder, None, torch.device("cpu"), FORMATS)
+
+
+def require_folder(folder: Path) -> None:
+    """Raise ModelNotFound where there is none."""
+    if not is_folder(folder):
+        raise ModelNotFound(f"{folder}: no such folder; experts are read from a model's own safetensors")
 
 
 def described(folder: Path) -> dict[str, Any]:
     """Experts, their bytes, and what a read of one takes. token_needs_bytes: rows of all experts that one token uses;
-    with less RAM than that, the same few experts stay in it."""
+    with less RAM than that, the same few experts stay in it. pack: where one lies; it is not looked at."""
     plan = plan_of_folder(folder)
     index, report = plan.index, plan.index.report()
     layers = index.layers
@@ -45,4 +52,5 @@ def described(folder: Path) -> dict[str, Any]:
         "padding_share": report.padding_share,
         "in_place_share": report.in_place_share,
         "pack_pays": report.pack_pays,
+        "pack": str(default_pack(folder)) if default_pack(folder).exists() else None,
     }

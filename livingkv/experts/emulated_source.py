@@ -16,6 +16,7 @@ from time import perf_counter, sleep
 from livingkv.errors import ExpertReadError
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey
+from livingkv.experts.one_process import OneProcess
 from livingkv.experts.source import Source, SourceCounts
 
 _SLICE_BYTES = 1 << 20
@@ -49,6 +50,7 @@ class EmulatedSource:
         self._ahead: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._process = OneProcess()
         self._sent: queue.SimpleQueue[tuple[_Job, float] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=work, name="livingkv-emulated", daemon=True)
@@ -64,6 +66,7 @@ class EmulatedSource:
 
     def read(self, key: ExpertKey, row: memoryview, *, ahead: bool = False) -> Future[None]:
         """See Source."""
+        self._process.require()
         n_bytes = sum(run.block_hi - run.block_lo for run in self._index.placement(key).runs)
         job = _Job(key, row, n_bytes, perf_counter())
         with self._changed:

@@ -20,6 +20,7 @@ from livingkv.errors import InputError
 from livingkv.experts.ahead import N_AHEAD
 from livingkv.experts.alternation import Alternation, Fixed, Verdict
 from livingkv.experts.arena import N_PASSING, RowArena
+from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.coded_format import CodedFormat
 from livingkv.experts.codings import CODINGS
 from livingkv.experts.counts import StreamCounts
@@ -28,6 +29,8 @@ from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import Format, PlainFormat
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.network import fitted, load_network
+from livingkv.experts.one_process import require_not_forked
+from livingkv.experts.pack_choice import asked_pack
 from livingkv.experts.pass_clock import PassClock
 from livingkv.experts.plan import Plan, plan_of
 from livingkv.experts.plugging import plug_in, plug_in_ahead
@@ -52,11 +55,13 @@ SourceOf = Callable[[ExpertIndex], Source]
 class StreamedModel:
     """A network that `generate` and `forward` of transformers work on, and what streams its experts.
 
-    Used by one thread at a time. tokenizer is None where the folder has none. close() ends it: a pass raises then.
+    Used by one thread at a time. checkpoint: the folder's own files; the index may be over a pack of them. tokenizer is
+    None where the folder has none. close() ends it: a pass raises then.
     """
 
     network: Any
     tokenizer: Any
+    checkpoint: Checkpoint
     index: ExpertIndex
     stream: ExpertStream
     clock: PassClock
@@ -76,7 +81,12 @@ class StreamedModel:
         return self.stream.arena.check()
 
     def close(self) -> None:
-        """Wait for reads under way; give back files and RAM. Once is enough, twice is fine."""
+        """Wait for reads under way; give back files and RAM. Once is enough, twice is fine.
+
+        In a process that was forked since it was loaded nothing is given back: it is the other's.
+        """
+        if not self.stream.process.is_this:
+            return
         self.stream.close()
         if self.tables is not None:
             self.tables.close()
@@ -95,7 +105,7 @@ def load_streamed(
     *,
     ram_bytes: int,
     source: Literal["direct", "buffered"] | SourceOf = "direct",
-    pack: str | Path | None = None,
+    pack: str | Path = "auto",
     n_threads: int = N_THREADS,
     piece_bytes: int = PIECE_BYTES,
     device: torch.device | str = "cpu",
@@ -110,18 +120,21 @@ def load_streamed(
 
     ram_bytes: for experts and for the buffers of the source, on top of the rest of the network; a hard limit.
     source: files past the page cache, files through it, or what makes another Source; n_threads and piece_bytes are
-    for the first two. pack: a pack of this folder's experts, which are then read from there, each against its
-    checksum. dtype: None as in the config. attention: an attn_implementation of transformers.
+    for the first two. pack: the folder of a pack of its experts, which are then read from there, each against its
+    checksum; "auto": the pack in the model's folder (`experts.pack`) if it is of the files that are there, else these
+    files; "off": these files. dtype: None as in the config. attention: an attn_implementation of transformers.
     read_ahead: experts of the next layer are read early, at most n_ahead of them; auto compares the times of tokens
     and switches it off where it does not pay. What is computed is the same.
     rows: how tables of n-grams are read by row, their memory on top of ram_bytes; None: they are loaded whole.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
-    UnsupportedModel, PackError, and InputError where not even one expert fits in ram_bytes.
+    UnsupportedModel, PackError, ModelError in a forked process, and InputError where not even one expert fits in
+    ram_bytes.
     """
+    require_not_forked()
     pace = _pace(read_ahead, n_ahead)
     with ExitStack() as undo:
-        packed = None if pack is None else Path(pack)
-        plan = plan_of(Path(path), dtype, torch.device(device), formats, packed, rows_on_disk=rows is not None)
+        packed, place = asked_pack(pack), torch.device(device)
+        plan = plan_of(Path(path), dtype, place, formats, packed, rows_on_disk=rows is not None)
         made = _source(source, plan.index, n_threads, piece_bytes)
         undo.callback(made.close)
         arena = _arena(plan, ram_bytes, made.buffer_bytes)
@@ -138,7 +151,7 @@ def load_streamed(
             undo.callback(tables.close)
         tokenizer = load_tokenizer(plan.folder) if has_tokenizer(plan.folder) else None
         undo.pop_all()
-    return StreamedModel(network, tokenizer, plan.index, stream, PassClock(network), tables)
+    return StreamedModel(network, tokenizer, plan.checkpoint, plan.index, stream, PassClock(network), tables)
 
 
 def _pace(read_ahead: str, n_ahead: int) -> Alternation | Fixed | None:

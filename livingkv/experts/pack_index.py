@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from livingkv.errors import ExpertReadError, PackError
+from livingkv.errors import ExpertReadError, PackError, PackOfAnother
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey
@@ -49,7 +49,7 @@ class PackIndex(ExpertIndex):
 def open_pack(path: Path, source: ExpertIndex, *, for_device: bool = False) -> PackIndex:
     """The index over the pack in that folder, of the checkpoint that `source` indexes. Reads the manifest only.
 
-    Raises PackError where there is no pack, where it is damaged, and where it is one of another checkpoint.
+    Raises PackError where there is no pack or a damaged one, PackOfAnother where it is one of another checkpoint.
     """
     try:
         written = read_regular(path / MANIFEST)
@@ -62,7 +62,8 @@ def open_pack(path: Path, source: ExpertIndex, *, for_device: bool = False) -> P
     layout = layout_of(source)
     expected = begun(source, layout)
     if manifest.get("source") != expected["source"]:
-        raise PackError(f"{path}: it is a pack of another checkpoint ({_difference(manifest, expected)}); pack again")
+        different = _difference(manifest, expected)
+        raise PackOfAnother(f"{path}: it is a pack of another checkpoint ({different}); remove it and pack again")
     checksums = _checksums(path, manifest)
     if manifest != expected:
         raise PackError(f"{path / MANIFEST}: it does not fit its checkpoint; pack the experts again")

@@ -18,7 +18,7 @@ from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
 from livingkv.experts.formats import Format, format_of
 from livingkv.experts.index import ExpertIndex, build_index
 from livingkv.experts.names import expert_tensors
-from livingkv.experts.pack_index import open_pack
+from livingkv.experts.pack_choice import AskedPack, indexed
 from livingkv.experts.quantization import PLAIN, StoredAs, scheme_of
 from livingkv.experts.row_loading import FoundTable, find_tables
 from livingkv.experts.skeleton import ExpertModule, causal_class, expert_modules, skeleton
@@ -52,7 +52,7 @@ def plan_of(
     dtype: torch.dtype | None,
     device: torch.device,
     formats: tuple[Format, ...],
-    pack: Path | None = None,
+    pack: AskedPack = "off",
     *,
     rows_on_disk: bool = False,
 ) -> Plan:
@@ -76,9 +76,8 @@ def plan_of(
     modules = expert_modules(bare)
     tensors = expert_tensors(names, bare, modules)
     index = build_index(checkpoint, modules, tensors, for_device=device.type != "cpu")
-    if pack is not None:
-        index = open_pack(pack, index, for_device=device.type != "cpu")
-    elif LOG.isEnabledFor(logging.INFO) and (report := index.report()).pack_pays:
+    own, index = index, indexed(pack, folder, index, for_device=device.type != "cpu")
+    if index is own and LOG.isEnabledFor(logging.INFO) and (report := index.report()).pack_pays:
         LOG.info("%s: an expert is %.1f reads; in a pack it would be one", folder, report.reads_per_expert)
     forms = tuple(format_of(layer, module, formats) for layer, module in zip(index.layers, modules, strict=True))
     tables = find_tables(checkpoint, names, bare) if rows_on_disk else ()

@@ -22,6 +22,7 @@ from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey
 from livingkv.experts.layout import BLOCK_BYTES, Run
+from livingkv.experts.one_process import OneProcess
 from livingkv.experts.source import SourceCounts
 
 N_THREADS = 8
@@ -69,6 +70,7 @@ class PreadSource:
         self._changed = threading.Condition()
         self._closed = False
         self._counts = SourceCounts()
+        self._process = OneProcess()
         # made here, where it can fail, and not closed: an error's traceback may hold parts of it
         buffers = [memoryview(mmap.mmap(-1, piece_bytes)) for _ in range(n_threads)]
         self._threads = [
@@ -85,6 +87,7 @@ class PreadSource:
 
     def read(self, key: ExpertKey, row: memoryview, *, ahead: bool = False) -> Future[None]:
         """See Source."""
+        self._process.require()
         runs = self._index.placement(key).runs
         spans = [
             (run, lo, min(lo + self._piece_bytes, run.block_hi))

@@ -14,15 +14,16 @@ import torch
 
 from livingkv.errors import ModelDamaged, UnsupportedModel
 from livingkv.experts.checkpoint import Checkpoint
+from livingkv.experts.codings import CODES, SCALES
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.lazy_weights import LazyTensor
 from livingkv.experts.names import joined_tensors
 from livingkv.experts.ngram_rows import BUFFERS, TABLE, attach, require_hashing, table_modules
 from livingkv.experts.quantization import StoredAs
-from livingkv.experts.row_parity import PlainRows
+from livingkv.experts.row_parity import PlainRows, PlainTensor
 from livingkv.experts.row_reader import N_THREADS, RowReader
 from livingkv.experts.row_stage import RowCounts, RowDevice, RowStage
-from livingkv.experts.row_table import RowTable, row_table
+from livingkv.experts.row_table import RowColumn, RowTable, row_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,19 @@ class RowSettings:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table, the module that has it, and the names of what is stored of it and of the hashing of its tokens."""
+    """A table, the module that has it, and the names of what is stored of it, its values and its scales, and of the
+    hashing of its tokens."""
 
     module: str
     table: RowTable
-    tensors: tuple[str, ...]
+    values: tuple[str, ...]
+    scales: tuple[str, ...]
     buffers: Mapping[str, str]
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """All that is stored of it."""
+        return self.values + self.scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +73,25 @@ class OpenTables:
 def find_tables(checkpoint: Checkpoint, names: Mapping[str, StoredAs], bare: Any) -> tuple[FoundTable, ...]:
     """The tables of a network without memory, their headers checked. names: what is stored, sorted by matrix.
 
-    Raises ModelDamaged, and UnsupportedModel for a table of codes, whose scales are not those of single rows.
+    Raises ModelDamaged, and UnsupportedModel for codes that are not read by row.
     """
     found = []
     for name, module in table_modules(bare).items():
         shape = getattr(module, TABLE).weight.shape
         tensors = joined_tensors(names, bare, f"{name}.{TABLE}.weight")
-        coded = [tensor for tensor in tensors if names[tensor].role]
-        if coded:
-            raise UnsupportedModel(f"{coded[0]}: a table of codes is not read by row; rows=None loads it whole")
-        table = row_table(checkpoint, f"{name}.{TABLE}", tensors, n_rows=shape[0], width=shape[1])
+        scales = tuple(tensor for tensor in tensors if names[tensor].role == SCALES)
+        values = tuple(tensor for tensor in tensors if names[tensor].role in ("", CODES))
+        others = [tensor for tensor in tensors if tensor not in scales + values]
+        if others:
+            raise UnsupportedModel(f"{others[0]}: a table with a {names[others[0]].role} is not read by row")
+        table = row_table(checkpoint, f"{name}.{TABLE}", values, scales, n_rows=shape[0], width=shape[1])
         buffers = {}
         for buffer in BUFFERS:
             stored = joined_tensors(names, bare, f"{name}.{buffer}")
             if len(stored) != 1:
                 raise ModelDamaged(f"{name}.{buffer}: the checkpoint lacks it; fetch the model again")
             buffers[buffer] = stored[0]
-        found.append(FoundTable(name, table, tensors, buffers))
+        found.append(FoundTable(name, table, values, scales, buffers))
     return tuple(found)
 
 
@@ -109,6 +119,14 @@ def open_tables(
     return OpenTables(reader, stages)
 
 
+def _plain(checkpoint: Checkpoint, names: tuple[str, ...], column: RowColumn) -> list[PlainTensor]:
+    """Where parity mode finds the tensors of a column."""
+    return [
+        PlainTensor(checkpoint.files[checkpoint.tensors[name].file].path, name, part.n_rows, part.n_sharing)
+        for name, part in zip(names, column.parts, strict=True)
+    ]
+
+
 def _stage(
     checkpoint: Checkpoint,
     found: FoundTable,
@@ -119,8 +137,8 @@ def _stage(
 ) -> RowStage:
     reread = None
     if settings.parity:
-        places = [(checkpoint.files[checkpoint.tensors[name].file].path, name) for name in found.tensors]
-        reread = PlainRows(places).read
+        columns = zip((found.values, found.scales), found.table.columns, strict=False)
+        reread = PlainRows(*(_plain(checkpoint, names, column) for names, column in columns)).read
     on_device: RowDevice | None = None
     register = None
     if device.type == "cuda":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,10 +17,20 @@ from livingkv.experts.row_table import Ids, Rows
 from livingkv.regular_files import reading
 
 
-class PlainRows:
-    """The rows of stored tensors. Each column is stored as some tensors, (file, name), one after the other."""
+class PlainTensor(NamedTuple):
+    """A stored tensor of some rows, one after the other. n_rows: None for as many as it has; n_sharing: so many rows
+    have the same bytes of it."""
 
-    def __init__(self, *columns: Sequence[tuple[Path, str]]) -> None:
+    path: Path
+    name: str
+    n_rows: int | None = None
+    n_sharing: int = 1
+
+
+class PlainRows:
+    """The rows of stored tensors. Each column is stored as some tensors, one after the other."""
+
+    def __init__(self, *columns: Sequence[PlainTensor]) -> None:
         self._columns = columns
 
     def read(self, ids: Ids) -> Rows:
@@ -28,30 +39,32 @@ class PlainRows:
             return np.empty((0, 0), np.uint8)
         return np.concatenate([self._column(tensors, ids) for tensors in self._columns], axis=1)
 
-    def _column(self, tensors: Sequence[tuple[Path, str]], ids: Ids) -> Rows:
+    def _column(self, tensors: Sequence[PlainTensor], ids: Ids) -> Rows:
         found: dict[int, bytes] = {}
         first = 0
-        for path, name in tensors:
+        for one in tensors:
             try:
-                first += self._add(path, name, first, ids, found)
+                first += self._add(one, first, ids, found)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ExpertReadError(f"{name} cannot be read again ({error})", path=str(path), offset=0) from error
+                what = f"{one.name} cannot be read again ({error})"
+                raise ExpertReadError(what, path=str(one.path), offset=0) from error
         lacking = [row for row in ids.tolist() if row not in found]
         if lacking:
-            path, name = tensors[-1]
-            raise ExpertReadError(f"{name} lacks row {lacking[0]} when it is read again", path=str(path), offset=0)
+            what = f"{tensors[-1].name} lacks row {lacking[0]} when it is read again"
+            raise ExpertReadError(what, path=str(tensors[-1].path), offset=0)
         return np.frombuffer(b"".join(found[row] for row in ids.tolist()), np.uint8).reshape(len(ids), -1)
 
     @staticmethod
-    def _add(path: Path, name: str, first: int, ids: Ids, found: dict[int, bytes]) -> int:
+    def _add(tensor: PlainTensor, first: int, ids: Ids, found: dict[int, bytes]) -> int:
         """Add what one tensor holds of the rows. Answers how many rows it has."""
-        with reading(path) as file:
+        with reading(tensor.path) as file:
             n_header = int.from_bytes(file.read(8), "little")
-            entry = json.loads(file.read(n_header))[name]
+            entry = json.loads(file.read(n_header))[tensor.name]
             start, end = entry["data_offsets"]
-            n_rows = int(entry["shape"][0])
-            n_bytes = (end - start) // n_rows
+            n_stored = int(entry["shape"][0]) if entry["shape"] else 1
+            n_rows = n_stored if tensor.n_rows is None else tensor.n_rows
+            n_bytes = (end - start) // n_stored
             for row in ids[(ids >= first) & (ids < first + n_rows)].tolist():
-                file.seek(8 + n_header + start + (row - first) * n_bytes)
+                file.seek(8 + n_header + start + (row - first) // tensor.n_sharing * n_bytes)
                 found[row] = file.read(n_bytes)
         return n_rows

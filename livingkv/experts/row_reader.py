@@ -19,6 +19,7 @@ import numpy as np
 from livingkv.errors import ExpertReadError, InputError
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.layout import BLOCK_BYTES, rounded
+from livingkv.experts.one_process import OneProcess
 from livingkv.experts.row_table import Ids, RowColumn, Rows, RowTable
 
 N_THREADS = 32
@@ -85,6 +86,7 @@ class RowReader:
         self._buffer_bytes = _LONGEST_READ + rounded(longest, BLOCK_BYTES) + BLOCK_BYTES
         self._waiting: queue.SimpleQueue[RowRead | None] = queue.SimpleQueue()
         self._closed = False
+        self._process = OneProcess()
         buffers = [memoryview(mmap.mmap(-1, self._buffer_bytes)) for _ in range(n_threads)]  # here, where it can fail
         self._threads = [
             threading.Thread(target=self._work, args=(buffer,), name=f"livingkv-rows-{number}", daemon=True)
@@ -99,7 +101,9 @@ class RowReader:
         return len(self._threads) * self._buffer_bytes
 
     def begin(self, table: RowTable, ids: Ids, rows: Rows, slots: Ids) -> RowRead:
-        """Begin to read rows `ids`, ascending and each once, to `rows[slots]`. Does not wait."""
+        """Begin to read rows `ids`, ascending and each once, to `rows[slots]`. Does not wait. ModelError in a process
+        that was forked since."""
+        self._process.require()
         if self._closed:
             raise ExpertReadError("the model is closed", path=table.name, offset=0)
         groups: deque[_Group] = deque()

@@ -18,18 +18,21 @@ from numpy.typing import NDArray
 from livingkv.errors import InputError, ModelDamaged, UnsupportedModel
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.formats import TORCH_TYPES
+from livingkv.experts.row_codes import require_types, sharing_of
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.uint8]  # [rows, bytes of a row]
 
 
 class RowPart(NamedTuple):
-    """One stored tensor: rows `[first_row, first_row + n_rows)`, from byte `offset` of a file on."""
+    """One stored tensor: rows `[first_row, first_row + n_rows)`, from byte `offset` of a file on. n_sharing: so many
+    rows have the same bytes of it, which are stored once."""
 
     file: int
     offset: int
     first_row: int
     n_rows: int
+    n_sharing: int = 1
 
 
 class RowPlaces(NamedTuple):
@@ -41,23 +44,26 @@ class RowPlaces(NamedTuple):
 
 @dataclass(frozen=True)
 class RowColumn:
-    """What every row has so many numbers of: its values, or its scales. `dtype` is safetensors' name of the type."""
+    """What every row has so many numbers of: its values, or its scales. `dtype` is safetensors' name of the type.
+    n_values: of scales, for how many neighbouring values one is."""
 
     dtype: str
     width: int
     row_bytes: int
     parts: tuple[RowPart, ...]
+    n_values: int = 1
 
     @cached_property
-    def _bounds(self) -> tuple[Ids, Ids, Ids]:
-        columns = np.array(self.parts, np.int64).reshape(len(self.parts), 4)
-        return columns[:, 0], columns[:, 1], columns[:, 2]
+    def _bounds(self) -> tuple[Ids, Ids, Ids, Ids]:
+        columns = np.array(self.parts, np.int64).reshape(len(self.parts), 5)
+        return columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 4]
 
     def places(self, ids: Ids) -> RowPlaces:
         """Where those rows are."""
-        files, offsets, first_rows = self._bounds
+        files, offsets, first_rows, n_sharing = self._bounds
         part = np.searchsorted(first_rows, ids, side="right") - 1
-        return RowPlaces(files[part], offsets[part] + (ids - first_rows[part]) * self.row_bytes)
+        number = (ids - first_rows[part]) // n_sharing[part]
+        return RowPlaces(files[part], offsets[part] + number * self.row_bytes)
 
 
 @dataclass(frozen=True)
@@ -96,18 +102,40 @@ def row_table(
 ) -> RowTable:
     """The table made of those stored tensors, in that order, with its headers checked. Nothing else is read.
 
-    A tensor of scales is [rows, scales of a row] or [rows]; as many values share a scale as there are to one.
-    Raises ModelDamaged where rows are missing or misshapen, UnsupportedModel for a type that torch has not.
+    Each tensor of scales belongs to one of values, in the same order, as `sharing_of` says. Raises ModelDamaged where
+    rows or scales are missing or misshapen, UnsupportedModel for types that are not read by row.
     """
     found = _column(checkpoint, name, values, n_rows)
     if found.width != width:
         raise ModelDamaged(f"{name}: its rows have {found.width} numbers, the network needs {width}")
-    if not scales:
-        return RowTable(name, n_rows, found, None)
-    scaling = _column(checkpoint, f"{name}, scales", scales, n_rows)
-    if width % scaling.width:
-        raise ModelDamaged(f"{name}: {width} numbers of a row cannot share {scaling.width} scales")
+    scaling = _scales(checkpoint, name, scales, found) if scales else None
+    require_types(name, found.dtype, scaling.dtype if scaling else None)
     return RowTable(name, n_rows, found, scaling)
+
+
+def _scales(checkpoint: Checkpoint, name: str, tensors: Sequence[str], values: RowColumn) -> RowColumn:
+    if len(tensors) != len(values.parts):
+        raise ModelDamaged(
+            f"{name}: {len(values.parts)} tensors of codes have {len(tensors)} of scales; fetch it again"
+        )
+    parts: list[RowPart] = []
+    kind: tuple[str, int, int, int] | None = None
+    for tensor, of in zip(tensors, values.parts, strict=True):
+        if tensor not in checkpoint.tensors:
+            raise ModelDamaged(f"{name}: the checkpoint lacks {tensor}; fetch the model again")
+        file, stored = checkpoint.tensors[tensor]
+        sharing = sharing_of(tensor, of.n_rows, values.width, stored.shape)
+        n_entries = -(-of.n_rows // sharing.n_rows)
+        here = (stored.dtype, -(-values.width // sharing.n_values), stored.n_bytes // n_entries, sharing.n_values)
+        if kind is not None and here != kind:
+            raise ModelDamaged(
+                f"{tensor}: it has {here[1]} scales of {here[0]}, those before it {kind[1]} of {kind[0]}"
+            )
+        kind = here
+        parts.append(RowPart(file, stored.offset, of.first_row, of.n_rows, sharing.n_rows))
+    assert kind is not None
+    dtype, width, row_bytes, n_values = kind
+    return RowColumn(dtype, width, row_bytes, tuple(parts), n_values)
 
 
 def _column(checkpoint: Checkpoint, name: str, tensors: Sequence[str], n_rows: int) -> RowColumn:

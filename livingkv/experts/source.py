@@ -33,7 +33,8 @@ class Source(Protocol):
         """Begin to read an expert into its row; reads are served in the order of the calls. Does not wait.
 
         The row begins at a memory page and belongs to the source until the future is done: with None when every byte
-        is there, or with ExpertReadError. Nothing is written after that.
+        is there, or with ExpertReadError. Nothing is written after that. Raises ModelError in a process that was forked
+        since the source was made.
         ahead: nobody needs it yet, so it is read only while nothing that is needed waits or is being read.
         """
 

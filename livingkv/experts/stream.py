@@ -25,6 +25,7 @@ from livingkv.experts.counts import AheadCounts, LayerCounts, StreamCounts
 from livingkv.experts.formats import Format
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey
+from livingkv.experts.one_process import OneProcess
 from livingkv.experts.routes import AnyRoute, OneTokenRoute, routes_of
 from livingkv.experts.source import Source
 from livingkv.experts.stage import Stage
@@ -63,13 +64,16 @@ class ExpertStream:
         self._n_tokens = 0
         self._waited_s = 0.0
         self._closed = False
+        self.process = OneProcess()
 
     def forward(self, layer: int, module: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """What transformers' experts modules compute, bit for bit as its eager code: [tokens, hidden].
 
         hidden: [tokens, hidden]. chosen, weights: [tokens, top_k]. Raises ExpertReadError when an expert cannot be
-        read; then nothing was computed, and the next pass reads again.
+        read; then nothing was computed, and the next pass reads again. ModelError when it is closed, and in a process
+        that was forked since.
         """
+        self.process.require()
         if self._closed:
             raise ModelError("the streamed model is closed: load it again")
         chosen_rows, guessed = self._transferred(layer, hidden, chosen)

@@ -70,4 +70,4 @@ class EvenSample:
     def products(self, query: Floats) -> Floats:
         """Dot products [rows] with a query [dimension]; a code is a component plus 128."""
         rows = self._rows.astype(np.float32) - 128
-        return np.asarray(np.einsum("ij,j->i", rows, query), np.float32)  # a product through BLAS would wake its threads
+        return np.asarray(np.einsum("ij,j->i", rows, query), np.float32)  # BLAS would wake threads and wait for them

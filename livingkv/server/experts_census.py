@@ -69,8 +69,11 @@ _COUNTERS = {
     "waited_seconds": "Seconds in which the model waited for reads alone",
     "pass_seconds": "Seconds of forward passes",
     "pass_tokens": "Tokens in forward passes",
+    "ahead_used": "Experts that were read ahead and then needed",
+    "ahead_wasted": "Experts that were read ahead and not needed",
 }
 _GAUGES = {
+    "ahead_on": "1 while experts are read ahead, 0 while that does not pay",
     "ram_bytes": "RAM for experts",
     "drive_bytes_per_second": "What the drive brought past the page cache at the start, reads of 1 MiB, 8 at once",
     "eta": "Share of the passes' time that the drive alone would need for what was needed: 1 is its limit",
@@ -88,6 +91,9 @@ def _values(now: Streaming) -> dict[str, float | None]:
         "waited_seconds": counts.waited_s,
         "pass_seconds": seconds,
         "pass_tokens": clock.n_tokens,
+        "ahead_used": counts.ahead.n_used,
+        "ahead_wasted": counts.ahead.n_wasted,
+        "ahead_on": float(counts.ahead.is_on),
         "ram_bytes": now.model.arena.size_bytes,
         "drive_bytes_per_second": now.drive_bytes_per_s,
         "eta": eta(n_bytes, now.drive_bytes_per_s, seconds),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
 from livingkv.errors import InputError, ModelDamaged, ModelNotFound
+from livingkv.regular_files import is_folder
 from livingkv.server.api_errors import ApiError
 from livingkv.server.guard import Caller
 from livingkv.server.job_results import Result, defragged_json, receipt_json, reembedded_json
@@ -174,7 +174,7 @@ def _prunable(tenant: Tenant, owner: Owner) -> list[str]:
 
 def _check_embedder(name: str) -> None:
     """Folders of the machine are for who runs the service: loading one may run code that lies in it."""
-    if name.startswith(("/", ".", "~")) or Path(name).is_dir():
+    if name.startswith(("/", ".", "~")) or is_folder(name):
         raise InputError("embedder", repr(name), "a name is allowed; with a folder livingkv reembed does it")
 
 

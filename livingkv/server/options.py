@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from livingkv.errors import InputError
+from livingkv.regular_files import is_file
 from livingkv.settings import Settings
 
 LogFormat = Literal["text", "json"]
@@ -94,7 +95,7 @@ class ServerOptions:
             raise InputError("port", self.port, "0 (any free one) to 65535 is allowed")
         if self.keys_file is None and not is_loopback(self.host):
             raise InputError("host", self.host, "without --keys (keys_file) only this machine is served: 127.0.0.1")
-        if (self.folder / "manifest.json").exists():
+        if is_file(self.folder / "manifest.json"):
             raise InputError(
                 "folder", self.folder, "a folder of stores is allowed, one for each tenant: this is a store"
             )

@@ -38,14 +38,14 @@ class Parts:
         self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
-        """Generate a token; ready means that this works. Raises ModelNotFound or ModelDamaged for an embedder of the
-        settings that cannot be had."""
+        """Generate two tokens, the second by a decode step; ready means that this works. Raises ModelNotFound or
+        ModelDamaged for an embedder of the settings that cannot be had."""
         if self.settings.embedder is not None:
             make_embedder(self.engine, self.settings.embedder)
         words = self.engine.words
         hot = self.engine.hot_window(self.settings, len(words.framing.prologue))
         ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
-        for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 1):
+        for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 2):
             pass
 
 

@@ -32,6 +32,7 @@ from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
 from livingkv.server.parts import Parts, load_for_service
 from livingkv.server.state_chat import StateChat, no_memory
+from livingkv.server.states_census import StatesCensus
 from livingkv.server.stepwise import in_steps
 from livingkv.server.tenants import Tenant
 from livingkv.server.turn import Turn
@@ -72,6 +73,7 @@ class Service:
         self._census = Census(options.folder, lambda: () if self._parts is None else self._parts.tenants.opened())
         self.counters.registry.register(self._census)
         self.counters.registry.register(ExpertsCensus(lambda: self._streaming))
+        self.counters.registry.register(StatesCensus(lambda: {} if self._states is None else self._states.counts()))
         self.counters.ready.set_function(lambda: self.phase is Phase.READY)
         self.once = Idempotency()
         self.work = JobWork(

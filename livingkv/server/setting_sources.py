@@ -113,7 +113,7 @@ def server_options(chosen: tuple[InForce, ...]) -> ServerOptions:
 
 
 def model_values(chosen: tuple[InForce, ...]) -> dict[str, Any]:
-    """model, weights, backend, ram_gb and dual_chunk, each None where nobody says it."""
+    """model, weights, backend, ram_gb, pack and dual_chunk, each None where nobody says it."""
     return _values(chosen, "model")
 
 

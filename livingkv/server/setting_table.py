@@ -81,11 +81,13 @@ _SERVICE = (
     ("stop_s", "--stop-after", SECONDS, "seconds", "Streams may go on for so long after SIGTERM."),
     ("log_format", "--log-format", one_of("text", "json"), "", "A line of text for each request, or of JSON."),
 )
+_WEIGHTS = ("bf16", "fp32", "int8", "int4", "8bit", "4bit")
 _MODEL = (
     ("model", "--model", TEXT, "", "A folder, GGUF file, hub id or short name; left out: the default model."),
-    ("weights", "--weights", one_of("bf16", "fp32", "8bit", "4bit"), "", "How weights are loaded; left out: bf16."),
+    ("weights", "--weights", one_of(*_WEIGHTS), "", "How weights are loaded; left out: bf16, on a CPU int8."),
     ("backend", "--backend", one_of("whole", "experts"), "", "experts: read from the model's files; left out: whole."),
     ("ram_gb", "--ram-gb", NUMBER, "10^9 bytes", "Experts may take this much memory; it goes with backend experts."),
+    ("pack", "--pack", TEXT, "", "Experts are read from this pack; off: from the model's files; left out: as found."),
     ("dual_chunk", "--dual-chunk", SWITCH, "", "The model's dual-chunk positions, or none; left out: as it has them."),
 )
 _MEMORY = (

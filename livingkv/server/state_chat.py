@@ -26,6 +26,7 @@ from livingkv.server.token_texts import TokenTexts
 from livingkv.server.turn_request import TurnRequest
 from livingkv.settings import STREAMED_BLOCK
 from livingkv.snapshots import (
+    SnapshotCounts,
     Snapshots,
     SnapshotSession,
     Turn,
@@ -55,6 +56,7 @@ class StateChat:
         self._fresh = fresh_cache(model.network)
         self._key = snapshot_key(model.network, model.digest, self._fresh)
         self._sessions: dict[str, SnapshotSession] = {}
+        self._counted: dict[str, SnapshotCounts] = {}
 
     def warm_up(self) -> None:
         """Read a token; ready means that this works."""
@@ -73,7 +75,10 @@ class StateChat:
         mark = header_start(ids, self._header) if asked.is_kept else None
         marks = () if mark is None else (mark,)
         read = partial(session.read, ids, marks=marks, user=asked.user, on_disk=asked.is_kept)
-        turn = yield from in_steps(read)
+        try:
+            turn = yield from in_steps(read)
+        finally:
+            self._count(tenant)
         emit(Began(len(ids), turn.n_cached, turn.n_cached, None))
         self._counters.cached_tokens.inc(turn.n_cached)
         self._counters.prefilled_tokens.inc(turn.n_prefilled)
@@ -82,6 +87,7 @@ class StateChat:
         generated, finish, calls = replying.end()
         if asked.is_kept:
             turn.keep()
+            self._count(tenant)
             self._counters.turns.inc()
         n_generated = len(generated.token_ids)
         emit(Done(finish, len(ids), turn.n_cached, n_generated, turn.n_prefilled, None, calls))
@@ -91,7 +97,18 @@ class StateChat:
 
         Raises StoreError.
         """
-        return self._session(tenant, self._folder(tenant)).snapshots.forget(user)
+        try:
+            return self._session(tenant, self._folder(tenant)).snapshots.forget(user)
+        finally:
+            self._count(tenant)
+
+    def counts(self) -> dict[str, SnapshotCounts]:
+        """What states did, by tenant, as of the last turn of each. From any thread."""
+        return dict(self._counted)
+
+    def _count(self, tenant: str) -> None:
+        if tenant in self._sessions:
+            self._counted[tenant] = self._sessions[tenant].snapshots.counts()
 
     def _folder(self, tenant: str) -> Path:
         return self._options.folder / f"{tenant}{FOLDER}"

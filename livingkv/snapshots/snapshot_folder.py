@@ -54,6 +54,8 @@ class SnapshotFolder:
         self._key = key
         self._budget_bytes = budget_bytes
         self._disk = disk
+        self.n_evicted = 0
+        """Snapshots that made room for others since this was made."""
         with errors_named(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for draft in self._drafts():  # of a process that died while it wrote
@@ -129,6 +131,7 @@ class SnapshotFolder:
             if used + n_bytes <= self._budget_bytes:
                 return
             self._remove(file.path)
+            self.n_evicted += 1
             used -= file.n_bytes
 
     def _files(self) -> Iterator[_File]:

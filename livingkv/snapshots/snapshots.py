@@ -39,7 +39,8 @@ class Tier(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCounts:
-    """n_refused: that were damaged or of something else. n_unwritten: that the disk did not take."""
+    """n_refused: that were damaged or of something else. n_unwritten: that the disk did not take. n_saved_tokens: of
+    prompts, that a restored state had read. Evicted: for others, within a budget; what is forgotten is not in it."""
 
     n_found_in_ram: int = 0
     n_found_on_disk: int = 0
@@ -47,6 +48,9 @@ class SnapshotCounts:
     n_refused: int = 0
     n_taken: int = 0
     n_unwritten: int = 0
+    n_saved_tokens: int = 0
+    n_evicted_from_ram: int = 0
+    n_evicted_from_disk: int = 0
     ram_bytes: int = 0
     disk_bytes: int = 0
 
@@ -108,7 +112,8 @@ class Snapshots:
     def counts(self) -> SnapshotCounts:
         """What was found, taken and refused, and how full both tiers are."""
         ram_bytes = sum(one.n_bytes for one in self._ram.values())
-        return replace(self._counts, ram_bytes=ram_bytes, disk_bytes=self._folder.n_bytes if self._folder else 0)
+        n_evicted, disk_bytes = (self._folder.n_evicted, self._folder.n_bytes) if self._folder else (0, 0)
+        return replace(self._counts, ram_bytes=ram_bytes, disk_bytes=disk_bytes, n_evicted_from_disk=n_evicted)
 
     def longest(self, tokens: Sequence[int], *, user: str = "") -> Restored | None:
         """The state after as much of the prompt as possible, at least one token of it being left; None: read it all.
@@ -128,6 +133,7 @@ class Snapshots:
             if name in self._ram:
                 self._ram.move_to_end(name)
             self._note("n_found_in_ram" if found.tier is Tier.RAM else "n_found_on_disk")
+            self._note("n_saved_tokens", found.n_tokens)
             return Restored(cache, found.n_tokens, found.tier, perf_counter() - started)
         self._note("n_missed")
         return None
@@ -226,6 +232,7 @@ class Snapshots:
         while used > self._ram_bytes:
             _, gone = self._ram.popitem(last=False)
             used -= gone.n_bytes
+            self._note("n_evicted_from_ram")
         return True
 
     def _write(self, snapshot: Snapshot) -> str | None:
@@ -234,5 +241,5 @@ class Snapshots:
             self._note("n_unwritten")
         return reason
 
-    def _note(self, field: str) -> None:
-        self._counts = replace(self._counts, **{field: getattr(self._counts, field) + 1})
+    def _note(self, field: str, n_more: int = 1) -> None:
+        self._counts = replace(self._counts, **{field: getattr(self._counts, field) + n_more})

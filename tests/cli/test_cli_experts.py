@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_what_cannot_be_done_is_one_line(livingkv: Run, moe: Path, tiny_folder: 
     for argv in (("ask", "s", "Why?"), ("chat", "s"), ("serve", "s"), ("ingest", "s", str(moe))):
         fails(livingkv, *argv, "--backend", "experts", word="--ram-gb N")
         fails(livingkv, *argv, "--ram-gb", "1", word="--backend experts")
+        fails(livingkv, *argv, "--pack", "p", word="--backend experts")
 
 
 @pytest.mark.slow
@@ -99,3 +101,15 @@ def test_a_pack_is_made_and_read(livingkv: Run, moe: Path, tmp_path: Path, monke
     bench = ("experts", "bench", str(moe), "--pack", pack, "--ram-gb", FEW[-1], "--tokens", "2", "--json")
     assert json.loads(livingkv(*bench)[1])["tokens"] == 2
     fails(livingkv, "experts", "pack", str(moe), pack, word="something has that name")
+    own = tmp_path / "model"
+    shutil.copytree(moe, own, copy_function=shutil.copyfile)  # with other times of change
+    fails(livingkv, "experts", "bench", str(own), "--pack", pack, "--ram-gb", FEW[-1], word="of another checkpoint")
+    assert livingkv("experts", "pack", str(own))[0] == 0 and (own / "experts.pack" / "manifest.json").is_file()
+    assert json.loads(livingkv("experts", "index", str(own), "--json")[1])["pack"] == str(own / "experts.pack")
+    reads = ("experts", "bench", str(own), "--ram-gb", FEW[-1], "--tokens", "2", "--json")
+    assert livingkv(*reads)[0] == 0
+    (own / "experts.pack" / "manifest.json").write_text("{}")
+    fails(livingkv, *reads, word="not the manifest of a pack")
+    trace = ("experts", "trace", str(own), str(tmp_path / "r"), "--ram-gb", FEW[-1], "--tokens", "1")
+    fails(livingkv, *trace, word="not the manifest of a pack")
+    assert livingkv(*trace, "--pack", "off")[0] == 0

@@ -12,6 +12,7 @@ import pytest
 
 from livingkv.cli_receipts import spans
 from livingkv.store import Store
+from livingkv.store.records import ALIGNMENT
 from tests.cli.conftest import Run
 from tests.cli.test_cli_keep import fails, names
 from tests.memory.test_damaged_pages import damage_all_pages
@@ -171,8 +172,9 @@ def _half(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def _last_byte(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
+def _end(file: Path) -> None:
+    """Cuts the last record, not its padding alone."""
+    file.write_bytes(file.read_bytes()[:-ALIGNMENT])
 
 
 def _header(file: Path) -> None:
@@ -185,7 +187,7 @@ def _segments(store: str) -> tuple[Path, Path]:
     return log, pages
 
 
-@pytest.mark.parametrize("harm", [_half, _last_byte, Path.unlink, _random, _emptied, _header, _folder])
+@pytest.mark.parametrize("harm", [_half, _end, Path.unlink, _random, _emptied, _header, _folder])
 def test_repair_replaces_a_damaged_segment_of_pages(two: str, livingkv: Run, harm: Callable[[Path], None]) -> None:
     harm(_segments(two)[1])
     assert livingkv("check", two)[0] == 1
@@ -205,7 +207,7 @@ def test_repair_saves_the_text_behind_a_damaged_header(two: str, livingkv: Run) 
     assert "1119" in livingkv(*question)[1]
 
 
-@pytest.mark.parametrize("harm", [_half, _last_byte, Path.unlink, _random, _emptied, _folder])
+@pytest.mark.parametrize("harm", [_half, _end, Path.unlink, _random, _emptied, _folder])
 def test_repair_names_the_text_that_is_lost(two: str, livingkv: Run, harm: Callable[[Path], None]) -> None:
     harm(_segments(two)[0])
     code, output, _ = livingkv("repair", two, "--json")
@@ -217,7 +219,7 @@ def test_repair_names_the_text_that_is_lost(two: str, livingkv: Run, harm: Calla
 
 
 def test_repair_of_one_session_is_not_failed_by_another(two: str, livingkv: Run) -> None:
-    _last_byte(_segments(two)[0])  # of the diary
+    _end(_segments(two)[0])  # of the diary
     assert livingkv("repair", two, "--session", "doors")[0] == 0
     code, output, _ = livingkv("repair", two)
     assert code == 1 and "- session 2 chunk 1" in output

@@ -74,7 +74,7 @@ def test_dual_chunk_positions(tmp_path: Path, note: Path, chunked: str, tiny_fol
 def test_packed_weights_without_cuda_are_one_line(
     weights: str, tmp_path: Path, note: Path, tiny_folder: Path, store: str, livingkv: Run
 ) -> None:
-    word = f"weights: got {weights}; bf16 or fp32 is allowed without a CUDA device"
+    word = f"weights: got {weights}; bf16, int8, int4 or fp32 is allowed without a CUDA device"
     fails(livingkv, "ingest", str(tmp_path / "new"), str(note), "--weights", weights, word=word)
     for argv in (("ask", store, QUESTION), ("repair", store), ("migrate", store), ("chat", store)):
         fails(livingkv, *argv, "--weights", weights, word=word)

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import resource
 import select
 import signal
 import subprocess
@@ -125,17 +124,13 @@ def test_chat_at_a_terminal(tmp_path: Path, json_lines: bool) -> None:
     os.close(ours)
 
 
-def test_light_verbs_start_fast_and_load_no_torch(tmp_path: Path) -> None:
+def test_light_verbs_load_nothing_heavy(tmp_path: Path) -> None:
+    heavy = ("torch", "transformers", "tokenizers", "faiss", "tantivy", "fastapi", "mcp")
     code = (
         "import sys, typer; from livingkv.cli import app; from livingkv.cli_process import run\n"
-        "code = run(typer.main.get_group(app), sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
+        "code = run(typer.main.get_group(app), sys.argv[1:])\n"
+        f"sys.exit(code or [name for name in {heavy} if name in sys.modules] or 0)"
     )
     make_small_store(tmp_path / "store")
     for argv in (["--help"], ["sessions", str(tmp_path / "store")], ["stats", str(tmp_path / "store")]):
-        took = []
-        for _ in range(3):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, "-c", code, *argv], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert min(took) < 0.5, argv  # of processor time: a busy machine is no fault
+        subprocess.run([sys.executable, "-c", code, *argv], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)

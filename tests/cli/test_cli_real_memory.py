@@ -94,6 +94,22 @@ def test_bad_sources_are_one_line_and_change_nothing(store: str, tmp_path: Path,
     assert livingkv("sessions", store, "--json")[1] == before
 
 
+def test_names_that_no_file_system_takes_are_one_line(store: str, note: Path, livingkv: Run) -> None:
+    long = "x" * 5000
+    for argv in (
+        ("ask", store, "Who?", "--model", long),
+        ("ask", long, "Who?", "--mode", "extract"),
+        ("ingest", store, long),
+        ("ingest", long, str(note)),
+        ("export", store, "default", long),
+        ("experts", "index", long),
+        ("serve", long),
+    ):
+        code, output, errors = livingkv(*argv)
+        assert (code, output) == (1, ""), argv[:2]
+        assert errors.rstrip().rsplit("\n", 1)[-1].startswith("livingkv: ") and "Error:" not in errors, argv[:2]
+
+
 def test_errors_of_store_and_model_are_one_line(
     store: str, note: Path, tmp_path: Path, livingkv: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

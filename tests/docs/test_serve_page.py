@@ -13,6 +13,7 @@ from livingkv.server.experts_census import ExpertsCensus
 from livingkv.server.guard import OPEN_PATHS
 from livingkv.server.setting_sources import server_options, settings_in_force
 from livingkv.server.setting_table import CONFIG_VARIABLE, SETTINGS, setting_called
+from livingkv.server.states_census import StatesCensus
 from tests.docs.pages import blocks, code_words, read, table
 
 PAGE = read("docs/SERVE.md")
@@ -25,6 +26,7 @@ def exported() -> dict[str, tuple[str, str]]:
     counters = Counters()
     counters.registry.register(Census(Path(), tuple))
     counters.registry.register(ExpertsCensus(lambda: None))
+    counters.registry.register(StatesCensus(dict))
     return {
         family.name + KINDS.get(family.type, ""): (family.type, family.documentation)
         for family in counters.registry.collect()

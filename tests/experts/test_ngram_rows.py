@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from livingkv.errors import CheckpointChanged, ModelDamaged, StagedRowsError, Un
 from livingkv.experts import RowSettings, StreamedModel, load_streamed
 from livingkv.experts.checkpoint import read_checkpoint
 from livingkv.experts.quantization import StoredAs
+from livingkv.experts.row_codes import decoded_table, sharing_of
 from livingkv.experts.row_loading import find_tables
 from livingkv.experts.skeleton import causal_class, skeleton
 from livingkv.model_loading import read_config
+from livingkv.snapshots import cache_argument
+from tests.experts.coded_moe import CONFIGS
 from tests.experts.tiny_moe import make_checkpoint, plain_network
 
 IDS = torch.tensor([[5, 17, 80, 3, 44, 9, 1, 22, 5, 17, 80, 3]])
@@ -34,14 +38,15 @@ def load(folder: Path, **rows: int) -> StreamedModel:
 
 def test_logits_are_those_of_transformers(folder: Path) -> None:
     plain = plain_network(folder)
+    name = cache_argument(plain)
     with load(folder) as streamed, torch.no_grad():
         assert not [name for name in streamed.network.state_dict() if "ngram_embedding" in name]
         assert torch.equal(streamed.network(IDS).logits, plain(IDS).logits)
         ours, theirs = streamed.network(IDS[:, :5], use_cache=True), plain(IDS[:, :5], use_cache=True)
         for position in range(5, IDS.shape[1]):
             token = IDS[:, position : position + 1]
-            ours = streamed.network(token, cache=ours.cache, use_cache=True)
-            theirs = plain(token, cache=theirs.cache, use_cache=True)
+            ours = streamed.network(token, **{name: ours[name]}, use_cache=True)
+            theirs = plain(token, **{name: theirs[name]}, use_cache=True)
             assert torch.equal(ours.logits, theirs.logits)
         assert streamed.tables is not None
         counts = list(streamed.tables.counts().values())
@@ -115,12 +120,40 @@ def test_a_table_that_lacks_rows_is_refused(folder: Path, tmp_path: Path) -> Non
         load(edited(folder, tmp_path / "b", name, torch.zeros(3, 8, dtype=torch.float16)))
 
 
-def test_a_table_of_codes_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["blocks", "rows", "tensor"])
+def test_a_table_of_codes_is_read_with_its_scales(folder: Path, tmp_path: Path, kind: str) -> None:
+    coded, plain = tmp_path / "coded", tmp_path / "plain"
+    stored = load_file(folder / "model.safetensors")
+    codes, numbers = dict(stored), dict(stored)
+    for name, weight in stored.items():
+        if ".ngram_embedding.shard_" in name:
+            n_rows = len(weight)
+            shape = {"blocks": (-(-n_rows // 128), 1), "rows": (n_rows, 2), "tensor": ()}[kind]
+            scales = 2.0 ** torch.randint(-9, -6, shape) * 1.25
+            codes[name], codes[f"{name}_scale_inv"] = (weight * 200).to(torch.float8_e4m3fn), scales.to(torch.bfloat16)
+            found = decoded_table(codes[name], scales, sharing_of(name, n_rows, weight.shape[1], shape))
+            numbers[name] = found
+    for path, tensors in ((coded, codes), (plain, numbers)):
+        shutil.copytree(folder, path)
+        save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    config = json.loads((coded / "config.json").read_text())
+    (coded / "config.json").write_text(json.dumps(config | {"quantization_config": CONFIGS["fp8"]}))
+    with load_streamed(coded, ram_bytes=1 << 20, rows=RowSettings(parity=True)) as streamed, torch.no_grad():
+        assert torch.equal(streamed.network(IDS).logits, plain_network(plain)(IDS).logits)
+        assert streamed.tables is not None
+        for counts in streamed.tables.counts().values():
+            assert counts.n_compared > 0 == counts.n_different
+
+
+def test_codes_of_another_kind_are_refused(folder: Path) -> None:
     checkpoint = read_checkpoint(folder)
     config = read_config(folder)
     bare = skeleton(causal_class(config)[0], config, torch.float32)
-    names = {name: StoredAs(name, "codes" if "shard_3." in name else "") for name in checkpoint.tensors}
-    with pytest.raises(UnsupportedModel, match=r"shard_3.weight: a table of codes is not read by row; rows=None"):
+    names = {name: StoredAs(name, "global_scale" if "shard_3." in name else "") for name in checkpoint.tensors}
+    with pytest.raises(UnsupportedModel, match=r"shard_3.weight: a table with a global_scale is not read by row"):
+        find_tables(checkpoint, names, bare)
+    names = {name: StoredAs(name, "scales" if "shard_3." in name else "") for name in checkpoint.tensors}
+    with pytest.raises(ModelDamaged, match="rows of it, the network needs"):
         find_tables(checkpoint, names, bare)
 
 

@@ -22,7 +22,7 @@ from livingkv.errors import (
 from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
 from livingkv.experts.files import CheckpointFiles, Preadv
-from livingkv.experts.row_parity import PlainRows
+from livingkv.experts.row_parity import PlainRows, PlainTensor
 from livingkv.experts.row_reader import RowReader
 from livingkv.experts.row_stage import RowDevice, RowStage
 from livingkv.experts.row_table import row_table
@@ -65,7 +65,7 @@ class Opened:
         table = row_table(self.checkpoint, "table", NAMES, n_rows=N_ROWS, width=WIDTH)
         files = CheckpointFiles(self.checkpoint, direct=direct, preadv=preadv)
         self.reader = RowReader(files, (table,), n_threads=3)
-        paths = [(self.checkpoint.files[self.checkpoint.tensors[name].file].path, name) for name in NAMES]
+        paths = [PlainTensor(self.checkpoint.files[self.checkpoint.tensors[name].file].path, name) for name in NAMES]
         self.stage = RowStage(
             table,
             self.reader,
@@ -119,7 +119,7 @@ def test_scales_are_used_in_the_type_that_they_are_stored_in(tmp_path: Path) -> 
         table = row_table(checkpoint, "engram", ["v"], [names], n_rows=50, width=32)
         reader = RowReader(CheckpointFiles(checkpoint, direct=True), (table,), n_threads=2)
         path = tmp_path / "model.safetensors"
-        reread = PlainRows([(path, "v")], [(path, names)]).read
+        reread = PlainRows([PlainTensor(path, "v")], [PlainTensor(path, names)]).read
         stage = RowStage(table, reader, checkpoint, dtype=torch.float32, cache_bytes=table.row_bytes * 4, reread=reread)
         ids = torch.tensor([[3, 49], [0, 3]])
         expected = values.float() * factors.float().repeat_interleave(32 // factors.shape[1], 1)
@@ -142,7 +142,7 @@ def test_headers_are_checked(folder: Path) -> None:
     with pytest.raises(ModelDamaged, match="holds 0 rows"):
         row_table(checkpoint, "table", [], n_rows=N_ROWS, width=WIDTH)
     save_file({"t": torch.zeros(4, 6), "s": torch.zeros(4, 5)}, folder / "model.safetensors")
-    with pytest.raises(ModelDamaged, match="6 numbers of a row cannot share 5 scales"):
+    with pytest.raises(ModelDamaged, match="do not belong to 4 rows of 6 numbers"):
         row_table(read_checkpoint(folder), "t", ["t"], ["s"], n_rows=4, width=6)
     save_file(
         {"a": torch.zeros(4, 6), "b": torch.zeros(4, 6).half(), "c": torch.zeros(4, 6, 1)}, folder / "model.safetensors"

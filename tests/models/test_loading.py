@@ -132,7 +132,7 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "int3"}, "weights: got 'int3'; bf16, fp32, 8bit or 4bit"),
+        ({"weights": "int3"}, "weights: got 'int3'; one of bf16, fp32, int8, int4, 8bit, 4bit is allowed"),
         ({"dtype": torch.int8}, r"dtype: got torch\.int8"),
         ({"weights": "fp32", "dtype": torch.bfloat16}, "give one of the two"),
         ({"device": "abacus"}, "device: got 'abacus'; cpu, cuda"),

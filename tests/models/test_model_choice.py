@@ -23,12 +23,12 @@ WRITTEN = Fingerprint(
 @pytest.mark.parametrize(
     ("changes", "weights", "dual_chunk"),
     [
-        ({}, "bf16", False),
+        ({}, None, False),
         ({"dtype": "float32"}, "fp32", False),
         ({"dtype": "float16"}, None, False),
         ({"quantization": "8bit"}, "8bit", False),
-        ({"quantization": "gptq"}, "bf16", False),
-        ({"rope": "half-split rope_type='default' dual_chunk=512/64/1024"}, "bf16", DualChunk(512, 64, 1024)),
+        ({"quantization": "gptq"}, None, False),
+        ({"rope": "half-split rope_type='default' dual_chunk=512/64/1024"}, None, DualChunk(512, 64, 1024)),
     ],
 )
 def test_what_is_left_open_is_as_in_the_store(changes: dict[str, Any], weights: Any, dual_chunk: Any) -> None:

@@ -60,7 +60,8 @@ def test_what_was_read_is_counted(folder: Path) -> None:
     }
     assert set(values) == {
         "read_bytes_total", "wasted_bytes_total", "hits_total", "misses_total", "waited_seconds_total",
-        "pass_seconds_total", "pass_tokens_total", "ram_bytes", "drive_bytes_per_second",
+        "pass_seconds_total", "pass_tokens_total", "ahead_used_total", "ahead_wasted_total", "ahead_on",
+        "ram_bytes", "drive_bytes_per_second",
     }  # fmt: skip
     assert (values["hits_total"], values["misses_total"]) == (counts.n_hits, counts.n_misses)
     assert values["read_bytes_total"] == counts.source.n_bytes and values["drive_bytes_per_second"] > 0

@@ -93,6 +93,12 @@ def test_no_folder_of_the_services_machine_becomes_an_embedder(served: Served, f
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "embedder"
 
 
+def test_a_name_that_no_file_system_takes_is_no_embedder(served: Served) -> None:
+    served = replace(served, user="")
+    job = ended(served, started(served, "reembed", {"embedder": "x" * 300}))
+    assert job["state"] == "failed" and job["error"]["code"] == "model_not_found"
+
+
 @pytest.mark.parametrize("body", [{}, {"keep": 1, "below": 1.0}, {"keep": -1}, {"below": "x"}, {"keep": True}])
 def test_a_prune_that_is_none_is_refused(served: Served, body: Json) -> None:
     assert served.client.post("/v1/memory/prune", json=body).status_code == 400

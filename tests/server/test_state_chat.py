@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def two_turns(served: Served) -> tuple[str, dict[str, Any]]:
     return said(first), served.chat("The shed is blue.", said(first), "Which colour?", max_tokens=12)
 
 
+def states_of(served: Served) -> dict[tuple[str, str], float]:
+    """What /metrics says of the states of the default tenant, by name and tier."""
+    lines = served.client.get("/metrics").text
+    found = re.findall(r'^livingkv_states_(\w+){tenant="default"(?:,tier="(\w+)")?} (\S+)$', lines, re.MULTILINE)
+    return {(name, tier): float(value) for name, tier, value in found}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_after_a_restart_a_conversation_goes_on_as_if_there_was_none(
     family: str, choice_of: Any, tmp_path: Path
@@ -57,6 +65,12 @@ def test_after_a_restart_a_conversation_goes_on_as_if_there_was_none(
         assert 0 < cached(again) < again["usage"]["prompt_tokens"]
         read = again["livingkv"]["prefilled_tokens"]
         assert read == again["usage"]["prompt_tokens"] - cached(again) == served.count("prefilled_tokens_total")
+        told = states_of(served)
+        assert told["restored_total", "disk"] == 1 and told["restored_total", "ram"] == told["refused_total", ""] == 0
+        assert told["saved_tokens_total", ""] == cached(again) and told["missed_total", ""] == 0
+        assert told["taken_total", ""] == 2 and told["bytes", "ram"] > 0
+        on_disk = sum(file.stat().st_size for file in (tmp_path / "b" / "default.states").iterdir())
+        assert told["bytes", "disk"] == on_disk and told["evicted_total", "disk"] == told["unwritten_total", ""] == 0
         other = served.chat("The shed is blue.", reply, "Which colour?", max_tokens=12, user="other")
         assert cached(other) == 0 and said(other) is not None  # nobody goes on from what another user said
     with serving(tmp_path / "c", choice) as served:

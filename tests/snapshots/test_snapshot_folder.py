@@ -25,7 +25,7 @@ def test_the_disk_keeps_what_was_used_last(tmp_path: Path) -> None:
     assert snapshots.longest([1] * 4 + [0])
     snapshots.take([3] * 4, cache_of(4))
     assert [snapshots.longest([one] * 4 + [0]) is not None for one in (1, 2, 3)] == [True, False, True]
-    assert snapshots.counts().disk_bytes <= 2 * size
+    assert snapshots.counts().disk_bytes <= 2 * size and snapshots.counts().n_evicted_from_disk == 1
     assert "more than the budget" in str(snapshots.take([5] * 90, cache_of(90)).reason)
     assert len(files(tmp_path / "b")) == 2
 

@@ -217,7 +217,8 @@ def test_ram_keeps_what_was_used_last() -> None:
     assert snapshots.longest([1] * 4 + [0])
     snapshots.take([3] * 4, cache_of(4))
     assert [snapshots.longest([one] * 4 + [0]) is not None for one in (1, 2, 3)] == [True, False, True]
-    assert snapshots.counts().ram_bytes == 2 * size
+    assert snapshots.counts().ram_bytes == 2 * size and snapshots.counts().n_evicted_from_ram == 1
+    assert snapshots.counts().n_saved_tokens == 3 * 4
     assert not snapshots.take([5] * 90, cache_of(90)).in_ram and snapshots.counts().ram_bytes == 2 * size
 
 
