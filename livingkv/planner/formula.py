@@ -1,6 +1,6 @@
 """Formulas as text over numbers with units, evaluated without eval.
 
-Arithmetic, max, min and ceil; names of quantities. simpleeval walks the parsed expression and knows nothing else.
+Arithmetic, max, min, ceil and floor; names of quantities. simpleeval walks the parsed expression and knows nothing else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ast
 import math
 import operator
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from livingkv.errors import InputError
@@ -31,22 +32,29 @@ def evaluate(formula: str, names: Mapping[str, Any]) -> Any:
 
     if len(formula) > _MOST_CHARACTERS:
         raise InputError("formula", f"{len(formula)} characters", f"at most {_MOST_CHARACTERS} are allowed")
-    evaluator = SimpleEval(
-        operators=_OPERATORS, functions={"max": max, "min": min, "ceil": _ceil}, names=dict(names)
-    )
+    functions = {"max": max, "min": min, "ceil": _ceil, "floor": _floor}
+    evaluator = SimpleEval(operators=_OPERATORS, functions=functions, names=dict(names))
     evaluator.ATTR_INDEX_FALLBACK = False
     try:
-        return evaluator.eval(formula)
+        return evaluator.eval(formula, previously_parsed=_parsed(formula))
     except DimensionalityError as error:
         what = f"{error.units1} and {error.units2} in {formula!r}"
         raise InputError("unit", what, "only amounts of the same kind are added and compared") from error
     except ZeroDivisionError as error:
         raise InputError("formula", formula, "what it divides by is 0") from error
-    except (InvalidExpression, SyntaxError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (InvalidExpression, ArithmeticError, SyntaxError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError("formula", formula, f"arithmetic over known names is allowed ({reason})") from error
 
 
+@cache
+def _parsed(formula: str) -> Any:
+    from simpleeval import SimpleEval
+
+    return SimpleEval.parse(formula)
+
+
+@cache
 def names_in(formula: str) -> tuple[str, ...]:
     """The names a formula needs, in order of appearance, functions left out. Raises InputError."""
     try:
@@ -63,3 +71,9 @@ def _ceil(quantity: Any) -> Any:
     """Rounded up in the quantity's own unit, reduced."""
     reduced = quantity.to_reduced_units()
     return math.ceil(reduced.magnitude) * reduced.units
+
+
+def _floor(quantity: Any) -> Any:
+    """Rounded down in the quantity's own unit, reduced."""
+    reduced = quantity.to_reduced_units()
+    return math.floor(reduced.magnitude) * reduced.units

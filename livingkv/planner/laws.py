@@ -15,7 +15,9 @@ from livingkv.errors import InputError
 from livingkv.planner.formula import evaluate, names_in
 from livingkv.planner.units import Amount, amount
 
-COMPARED = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
+COMPARED = (">", ">=", "<", "<=")
+_MOST = 1e24
+"""Of anything: more is a slip, and its products would be no numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,15 @@ class Symbol:
     unit: str
     says: str
     supply: str
+    lo: float = 0.0
+    hi: float = _MOST
+
+    def checked(self, given: Amount) -> Amount:
+        """The amount in the symbol's own unit. Raises InputError for another kind and a number out of range."""
+        own = given.to(self.unit)
+        if not self.lo <= own.value <= self.hi:
+            raise InputError(self.name, f"{given.value:g} {given.unit}", f"{self.lo:g} to {self.hi:g} {self.unit} is allowed")
+        return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,9 @@ def holds(left: str, operator: str, right: str, *, names: Mapping[str, Amount]) 
 def laws() -> Laws:
     """The laws of this version of livingkv."""
     data = json.loads(files("livingkv.planner").joinpath("laws.json").read_text("utf-8"))
-    symbols = {name: Symbol(name, *rest) for name, rest in data["symbols"].items()}
+    symbols = {
+        name: Symbol(name, *rest, *data["ranges"].get(name, ())) for name, rest in data["symbols"].items()
+    }
     found = {
         row["id"]: Law(row["id"], row["unit"], row["formula"], row["says"], tuple(row["when"]) if "when" in row else None)
         for row in data["laws"]
