@@ -5,11 +5,13 @@ Knows transformers' configs and networks; files are stored_facts'. Code that com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from livingkv.errors import UnsupportedModel
 from livingkv.experts.skeleton import causal_class, expert_parameters, is_experts, skeleton
@@ -19,7 +21,8 @@ from livingkv.planner.kv_layers import layers_of
 
 _PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k", "experts_per_token")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
-_BUILD = (ValueError, RuntimeError, TypeError, AttributeError, KeyError, ImportError, NotImplementedError, IndexError)
+_BUILD = (ValueError, RuntimeError, TypeError, AttributeError, KeyError, ImportError, IndexError, ArithmeticError, AssertionError)
+_MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 17
 _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "expert_bytes": 0.0}
 
 
@@ -48,25 +51,53 @@ def config_of(values: Mapping[str, Any]) -> Any:
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise UnsupportedModel(f"{str(kind)[:40]!r}: transformers knows no model of this type")
+    require_modest(values)
     try:
         with quiet():
             return CONFIG_MAPPING[kind].from_dict(dict(values))
-    except (*_BUILD, ArithmeticError) as error:
+    except (*_BUILD, StrictDataclassError) as error:
         raise UnsupportedModel(f"{kind}: transformers cannot read this config ({first_line(error)})") from error
+
+
+def require_modest(values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModel for numbers with which a network could not be built in a moment: nobody has such a model,
+    and a config may be anybody's."""
+    waiting: list[tuple[str, Any]] = [*values.items()]
+    layers, experts = 1, 1
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value.items()]
+        elif isinstance(value, list):
+            waiting += [("", one) for one in value]
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        if not abs(value) < 1 << 40:
+            raise UnsupportedModel(f"{str(name)[:40]}: no model has {value:.3g} of anything" if value < 1e300 else "no model is so large")
+        if re.search("layer|depth|block", str(name)) and value > layers:
+            layers = int(value)
+        if "expert" in str(name) and not re.search("size|dim|hidden", str(name)) and value > experts:
+            experts = int(value)
+    if layers > _MOST_LAYERS or layers * experts > _MOST_EXPERTS:
+        raise UnsupportedModel(f"no model has {layers} layers with {experts} experts")
 
 
 def counted(config: Any) -> Counted:
     """Build and count. Raises UnsupportedModel where transformers has no such causal language model."""
+    try:
+        return _built(config)
+    except (*_BUILD, StrictDataclassError) as error:
+        raise UnsupportedModel(f"{config.model_type}: its network is not understood ({first_line(error)})") from error
+
+
+def _built(config: Any) -> Counted:
     found, config = causal_class(config)
     stored = getattr(config, "quantization_config", None)
     if stored is not None:
         del config.quantization_config
     bits = None if stored is not None else _dtype_bits(config)  # before the network is made: that sets it
     network = skeleton(found, config, torch.bfloat16)
-    try:
-        return _counted(network, config, bits)
-    except (*_BUILD, ArithmeticError) as error:
-        raise UnsupportedModel(f"{config.model_type}: its network is not understood ({first_line(error)})") from error
+    return _counted(network, config, bits)
 
 
 def _counted(network: Any, config: Any, bits: int | None) -> Counted:

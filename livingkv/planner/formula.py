@@ -22,6 +22,7 @@ _OPERATORS = {
     ast.USub: operator.neg,
 }
 _MOST_CHARACTERS = 400
+_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load, *_OPERATORS)
 
 
 def evaluate(formula: str, names: Mapping[str, Any]) -> Any:
@@ -49,8 +50,13 @@ def evaluate(formula: str, names: Mapping[str, Any]) -> Any:
 
 @cache
 def _parsed(formula: str) -> Any:
-    from simpleeval import SimpleEval
+    from simpleeval import FeatureNotAvailable, SimpleEval
 
+    for node in ast.walk(ast.parse(formula, mode="eval")):
+        is_number = isinstance(node, ast.Constant) and type(node.value) in (int, float)
+        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords
+        if not (is_number or is_call or isinstance(node, _NODES)):
+            raise FeatureNotAvailable(f"no {type(node).__name__}")
     return SimpleEval.parse(formula)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from livingkv.errors import UnsupportedModel
+from livingkv.errors import ModelDamaged, UnsupportedModel
+from livingkv.model_loading import first_line
 from livingkv.planner.fact import ModelFacts, facts_of
-from livingkv.planner.gguf_header import GgufTensor, read_gguf_header
+from livingkv.planner.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from livingkv.planner.kv_facts import kv_facts
 from livingkv.planner.kv_layers import LayerKeeps
 
@@ -24,6 +25,13 @@ _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 def gguf_facts(path: Path) -> ModelFacts:
     """Raises ModelDamaged for what is no whole GGUF file, UnsupportedModel for one of several parts."""
     header = read_gguf_header(path)
+    try:
+        return _facts(path, header)
+    except (IndexError, ZeroDivisionError, OverflowError, ValueError) as error:
+        raise ModelDamaged(f"{path}: its header does not go together ({first_line(error)})") from error
+
+
+def _facts(path: Path, header: GgufHeader) -> ModelFacts:
     fields, tensors = _Fields(header.metadata), header.tensors
     parts = fields.number("split.count", of_model=False)
     if parts and parts > 1:

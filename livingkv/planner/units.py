@@ -1,6 +1,6 @@
 """Numbers with units: what a plan is made of, and how they are written in JSON.
 
-Units are pint's, with those of this field added. Knows no law.
+pint computes with units that are defined here. Knows no law.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from livingkv.errors import InputError
 _OURS = ("token", "parameter", "element", "expert", "layer", "flop", "user", "sentence", "device", "money", "pay_month")
 """Counted things. A pay_month is a month that is paid for: so many days, as given, not a 12th of a year."""
 
-_WORDS = {
-    *_OURS,
-    *("dimensionless", "bit", "byte", "watt", "kilowatt_hour", "second", "s", "hour", "day"),
-    *(f"{prefix}{name}" for prefix in ("", *"kKMGTP", *(f"{one}i" for one in "KMGTP")) for name in ("B", "b", "bit", "byte")),
-    *(f"{prefix}flop" for prefix in "kMGTP"),
-}
-"""No others: some units of pint's have an origin of their own, and some texts take it long."""
+_DECIMAL, _BINARY = ("kilo", "mega", "giga", "tera", "peta"), ("kibi", "mebi", "gibi", "tebi", "pebi")
+_PREFIXES = (
+    *(f"{name}- = 1e{3 * power} = {letter}-" for power, (name, letter) in enumerate(zip(_DECIMAL, "kMGTP", strict=True), 1)),
+    *(f"{name}- = {2 ** (10 * power)} = {letter}i-" for power, (name, letter) in enumerate(zip(_BINARY, "KMGTP", strict=True), 1)),
+)
+_BASE = (
+    *("bit = [information]", "byte = 8 * bit = B", "second = [time] = s", "hour = 3600 * second", "day = 24 * hour"),
+    *("watt = [power]", "kilowatt_hour = 1000 * watt * hour"),
+)
+_ALLOWED = "such as GiB, GB/s, token, byte/token is allowed"
 _SHAPE = re.compile(r"[A-Za-z_]+(?: ?/ ?[A-Za-z_]+){0,3}")
 
 
-_WRITTEN = re.compile(r"(\d{1,30}(?:\.\d{0,20})?(?:e[+-]?\d{1,2})?) *([A-Za-z_/ ]{0,40})")
+_WRITTEN = re.compile(r"([0-9]{1,30}(?:\.[0-9]{0,20})?(?:e[+-]?[0-9]{1,2})?) *([A-Za-z_/ ]{0,40})")
 _LETTERS = ("K", "M", "G", "T", "P")
 
 
@@ -49,9 +52,14 @@ class Amount:
 
 def unit(text: str) -> Any:
     """The pint unit of that name. Raises InputError."""
-    if not _SHAPE.fullmatch(text) or not {word.strip() for word in text.split("/")} <= _WORDS:
-        raise InputError("unit", repr(text[:40]), "such as GiB, GB/s, token, byte/token is allowed")
-    return _registry().Unit(text)
+    from pint.errors import PintError
+
+    try:
+        if _SHAPE.fullmatch(text):
+            return _registry().Unit(text)
+    except (PintError, ValueError, TypeError, AttributeError) as error:
+        raise InputError("unit", repr(text[:40]), _ALLOWED) from error
+    raise InputError("unit", repr(text[:40]), _ALLOWED)
 
 
 def amount(quantity: Any, wanted: str) -> Amount:
@@ -88,7 +96,7 @@ def amount_in(text: str, wanted: str) -> Amount:
 def _registry() -> Any:
     from pint import UnitRegistry
 
-    registry: Any = UnitRegistry(cache_folder=None)
-    for name in _OURS:
-        registry.define(f"{name} = [{name}]")
+    registry: Any = UnitRegistry(None, cache_folder=None)  # none of pint's own: to it a bit is a number like any other
+    for line in (*_PREFIXES, *_BASE, *(f"{name} = [{name}]" for name in _OURS)):
+        registry.define(line)
     return registry
