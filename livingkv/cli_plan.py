@@ -17,7 +17,7 @@ from livingkv.cli_process import ExitCode, say
 from livingkv.planner.options import CLOUD, amounts_of, options
 
 if TYPE_CHECKING:
-    from livingkv.planner.fact import ModelFacts
+    pass
 
 plan_app = typer.Typer()
 _OPTIONS = options()
@@ -32,7 +32,8 @@ Spec = Annotated[
 ]
 Given = Annotated[str | None, typer.Argument(metavar="[FILE]", help="With check: the plan.", show_default=False)]
 Of = Annotated[
-    str | None, typer.Option("--of", metavar="MODEL", help="With check: the model that it is about.", show_default=False)
+    str | None,
+    typer.Option("--of", metavar="MODEL", help="With check: the model that it is about.", show_default=False),
 ]
 Here = Annotated[bool, typer.Option("--here", help="This machine, as `livingkv probe --save` measured it last.")]
 Cloud = Annotated[
@@ -76,7 +77,15 @@ def plan(
     """
     if model == "check" and file is not None:
         return _check(file, of, as_json=as_json)
-    return _plan(model, {name: text for name, text in written.items() if text is not None}, here, cloud, (priced, currency), file, as_json)
+    return _plan(
+        model,
+        {name: text for name, text in written.items() if text is not None},
+        here,
+        cloud,
+        (priced, currency),
+        file,
+        as_json,
+    )
 
 
 def _plan(
@@ -103,7 +112,8 @@ def _plan(
     given = amounts_of({**written, **({} if cloud is None else {CLOUD: cloud})})
     stamp = None
     if priced[0] is not None:
-        stamp = Stamp(*[part.strip() for part in (priced[0].split(",", 2) + ["", ""])[:3]], priced[1] or "")
+        day, region, source = (part.strip() for part in [*priced[0].split(",", 2), "", ""][:3])
+        stamp = Stamp(day, region, source, priced[1] or "")
     with waiting("planning"):
         measured = last_probe(cache_folder()) if here else None
         document = plan_of(inputs_of(model_facts(spec), given, measured, stamp))
@@ -124,12 +134,18 @@ def _check(file: str, of: str | None, *, as_json: bool) -> int:
     try:
         data = read_regular(Path(file), MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise InputError("FILE", file, f"a plan is needed there ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(
+            "FILE", file, f"a plan is needed there ({getattr(error, 'strerror', None) or error})"
+        ) from error
     errors = check_bytes(data, None if of is None else model_facts(of))
     if as_json:
         print_json({"ok": not errors, "errors": errors})
     else:
-        print("\n".join(map(visible, errors)) if errors else f"{visible(file)}: every number and every verdict follows from its inputs")
+        print(
+            "\n".join(map(visible, errors))
+            if errors
+            else f"{visible(file)}: every number and every verdict follows from its inputs"
+        )
     if errors:
         say(f"livingkv: {len(errors)} error{'' if len(errors) == 1 else 's'} in {file}")
     return ExitCode.FAILED if errors else ExitCode.OK
@@ -144,7 +160,8 @@ def _with_options(verb: Callable[..., int]) -> Callable[..., int]:
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                str | None, typer.Option(one.flag, metavar=one.unit.upper(), help=f"{one.says}.".capitalize(), show_default=False)
+                str | None,
+                typer.Option(one.flag, metavar=one.unit.upper(), help=f"{one.says}.".capitalize(), show_default=False),
             ],
         )
         for one in _OPTIONS
@@ -165,7 +182,8 @@ plan_app.command("plan")(_with_options(plan))
 @plan_app.command()
 def probe(
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="On the drive that is measured; left out: the cache's.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="On the drive that is measured; left out: the cache's.", show_default=False),
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Keep the result for `livingkv plan --here`.")] = False,
     as_json: Json = False,
@@ -192,7 +210,9 @@ def probe(
         try:
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError("LIVINGKV_CACHE", where, f"a folder that can be written is needed ({error.strerror})") from error
+            raise InputError(
+                "LIVINGKV_CACHE", where, f"a folder that can be written is needed ({error.strerror})"
+            ) from error
     if not where.is_dir():
         raise InputError("--folder", where, "a folder is needed")
     with waiting("measuring"):

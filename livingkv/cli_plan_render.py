@@ -23,7 +23,13 @@ _SPEEDS = ("decode_device", "decode_cpu", "prefill_device", "prefill_cpu")
 _STREAM = ("experts_token", "experts_missed", "stream_ram", "stream_overlapped", "stream_serial", "stream_cpu")
 _MONEY = ("electricity_month", "rent_month", "api_month", "breakeven", "gpus_needed", "gpus_price")
 _STYLES = {"yes": "green", "no": "red", "maybe": "yellow"}
-_WORDS = {"pay_month": "month", "token/user": "tokens", "token/second": "tokens/s", "byte/token": "B/token", "second": "s"}
+_WORDS = {
+    "pay_month": "month",
+    "token/user": "tokens",
+    "token/second": "tokens/s",
+    "byte/token": "B/token",
+    "second": "s",
+}
 
 
 def print_plan(document: dict[str, Any]) -> None:
@@ -48,10 +54,11 @@ def print_plan(document: dict[str, Any]) -> None:
     console.print()
     console.print(_paths(document))
     lacking = {name for one in document["calculations"] for name in one["lacking"]}
-    supplies = {name: document["inputs"][name]["source"] for name in document["inputs"] if name in lacking}
-    if supplies:
+    sources = {name: one["source"] for name, one in document["inputs"].items() if name in lacking}
+    if sources:
+        told = ", ".join(_how({"symbol": name, "how": why.removeprefix("supply ")}) for name, why in sources.items())
         console.print()
-        console.print(Text(f"unknown: {'; '.join(f'{name} ({visible(why)})' for name, why in supplies.items())}"), soft_wrap=True)
+        console.print(Text(f"unknown; supply {visible(told)}"), soft_wrap=True)
 
 
 def bottleneck(document: dict[str, Any], results: dict[str, Any]) -> str:
@@ -81,13 +88,19 @@ def _paths(document: dict[str, Any]) -> Table:
     for one in document["verdicts"]:
         because = one["because"]
         if one["verdict"] == "maybe":
-            why = "supply " + ", ".join(f"{each['symbol']}: {each['how']}" for each in one["supply"])
+            why = "supply " + ", ".join(map(_how, one["supply"]))
         else:
             sides = [amount_text(because[side]) for side in ("left", "right")]
             operator = because["test"].split()[-2] if because["test"].count(" ") == 2 else "against"
             why = f"{because['says']}{'' if because['holds'] else ': it does not'} ({sides[0]} {operator} {sides[1]})"
         table.add_row(one["name"], Text(one["verdict"], style=_STYLES[one["verdict"]]), why)
     return table
+
+
+def _how(one: dict[str, str]) -> str:
+    """An option by itself; anything else with the symbol that it is for."""
+    how = one["how"]
+    return how if how.startswith("--") and " " not in how else f"{how} ({one['symbol'].replace('_', ' ')})"
 
 
 def amount_text(one: dict[str, Any]) -> str:
@@ -110,7 +123,10 @@ def print_probe(found: Probe) -> None:
     table.add_row("folder", Text(visible(found.folder)))
     table.add_row("device", found.device or "none")
     for name, one in found.parts.items():
-        table.add_row(name, Text(_measured(one.value, one.unit) if one.value is not None else f"unknown: {visible(one.why or '')}"))
+        table.add_row(
+            name,
+            Text(_measured(one.value, one.unit) if one.value is not None else f"unknown: {visible(one.why or '')}"),
+        )
     for row in found.drive:
         label = f"drive, {row['read_bytes'] / 2**20:g} MiB, {row['depth']:.0f} at once"
         table.add_row(label, _measured(row["bytes_per_s"], "byte/second"))

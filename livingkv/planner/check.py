@@ -94,7 +94,8 @@ def _against_model(stated: Inputs, model: ModelFacts) -> Iterator[str]:
         elif own.amount is not None and real.amount is None:
             yield f"inputs.{name}: the model does not say it ({real.source})"
         elif own.amount is not None and real.amount is not None and not _near(own.amount.value, real.amount.value):
-            yield f"inputs.{name}: {own.amount.value:g} is stated, and the model says {real.amount.value:g} {real.amount.unit}"
+            told = f"{own.amount.value:g} is stated, and the model says {real.amount.value:g}"
+            yield f"inputs.{name}: {told} {real.amount.unit}"
 
 
 def _input(symbol: str, one: Any) -> Input:
@@ -147,7 +148,7 @@ def _amount(fields: Mapping[str, Any], where: str) -> Amount:
     value, unit = fields["value"], _text(fields["unit"], f"{where}.unit")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _Wrong(f"{where}.value: {shown(value)} is no number")
-    if isinstance(value, int) and abs(value) >= 1 << 80 or not math.isfinite(value):
+    if (isinstance(value, int) and abs(value) >= 1 << 80) or not math.isfinite(value):
         raise _Wrong(f"{where}.value: it is too large")
     try:
         return Amount(float(value), unit).to(unit)

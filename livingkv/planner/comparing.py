@@ -74,7 +74,8 @@ def _lists(where: str, stated: Any, real: list[Any]) -> Iterator[str]:
     key = next((name for name in _NAMES if real and isinstance(real[0], dict) and name in real[0]), None)
     if key is None:
         if stated != real:
-            yield f"{where}: {', '.join(map(shown, stated)) or 'nothing'} is stated, {', '.join(map(shown, real)) or 'nothing'} follows"
+            told, follows = (", ".join(map(shown, each)) or "nothing" for each in (stated, real))
+            yield f"{where}: {told} is stated, {follows} follows"
         return
     left: dict[str, Any] = {}
     for one in stated:

@@ -21,7 +21,17 @@ from livingkv.planner.kv_layers import layers_of
 
 _PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k", "experts_per_token")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
-_BUILD = (ValueError, RuntimeError, TypeError, AttributeError, KeyError, ImportError, IndexError, ArithmeticError, AssertionError)
+_BUILD = (
+    ValueError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    ImportError,
+    IndexError,
+    ArithmeticError,
+    AssertionError,
+)
 _MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 17
 _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "expert_bytes": 0.0}
 
@@ -54,9 +64,19 @@ def config_of(values: Mapping[str, Any]) -> Any:
     require_modest(values)
     try:
         with quiet():
-            return CONFIG_MAPPING[kind].from_dict(dict(values))
+            return CONFIG_MAPPING[kind].from_dict(_without_code(values))
     except (*_BUILD, StrictDataclassError) as error:
         raise UnsupportedModel(f"{kind}: transformers cannot read this config ({first_line(error)})") from error
+
+
+def _without_code(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what names code that would be fetched and run, such as kernels of the hub, and without private fields."""
+    return {
+        name: _without_code(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if not (str(name).startswith("_") or re.search("implementation|auto_map|kernel", str(name)))
+        or re.search("conv_kernel|kernel_size|kernel_dim", str(name))
+    }
 
 
 def require_modest(values: Mapping[str, Any]) -> None:
@@ -73,7 +93,9 @@ def require_modest(values: Mapping[str, Any]) -> None:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
         if not abs(value) < 1 << 40:
-            raise UnsupportedModel(f"{str(name)[:40]}: no model has {value:.3g} of anything" if value < 1e300 else "no model is so large")
+            raise UnsupportedModel(
+                f"{str(name)[:40]}: no model has {value:.3g} of anything" if value < 1e300 else "no model is so large"
+            )
         if re.search("layer|depth|block", str(name)) and value > layers:
             layers = int(value)
         if "expert" in str(name) and not re.search("size|dim|hidden", str(name)) and value > experts:
@@ -118,7 +140,11 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
     why_not["native_context"] = "the config does not say max_position_embeddings"
     experts, one = _experts(network, config, why_not)
     values |= experts
-    if experts["experts"] is not None and experts["moe_layers"] is not None and experts["experts_per_token"] is not None:
+    if (
+        experts["experts"] is not None
+        and experts["moe_layers"] is not None
+        and experts["experts_per_token"] is not None
+    ):
         inside = experts["moe_layers"] * experts["experts"] * (one or 0)
         steady = total - inside - embedding
         chosen = experts["moe_layers"] * experts["experts_per_token"] * (one or 0)
@@ -127,7 +153,16 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
             "steady_parameters": steady,
             "active_parameters": steady + chosen,
         }
-    return Counted(config.model_type, values, why_not, kept.page_bits if kept else None, one, embedding, config.num_hidden_layers, bits)
+    return Counted(
+        config.model_type,
+        values,
+        why_not,
+        kept.page_bits if kept else None,
+        one,
+        embedding,
+        config.num_hidden_layers,
+        bits,
+    )
 
 
 def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[str, float | None], float | None]:
@@ -147,7 +182,9 @@ def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[s
         return unknown, None
     ((n_experts, size),) = sizes
     if chosen is None:
-        why_not |= dict.fromkeys(("experts_per_token", "steady_parameters", "active_parameters"), "the config does not say")
+        why_not |= dict.fromkeys(
+            ("experts_per_token", "steady_parameters", "active_parameters"), "the config does not say"
+        )
     values: dict[str, float | None] = {"moe_layers": len(modules), "experts": n_experts, "experts_per_token": chosen}
     return {**values, "expert_bytes": None}, size
 

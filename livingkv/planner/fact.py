@@ -53,7 +53,9 @@ class ModelFacts:
     remarks: tuple[str, ...] = field(default=())
 
 
-def facts_of(values: Mapping[str, float | None], source: str, why_not: Mapping[str, str] | None = None) -> dict[str, Fact]:
+def facts_of(
+    values: Mapping[str, float | None], source: str, why_not: Mapping[str, str] | None = None
+) -> dict[str, Fact]:
     """A fact for each of MODEL_SYMBOLS; those that are missing or None are unknown."""
     symbols, reasons = laws().symbols, why_not or {}
     found = {}

@@ -119,7 +119,9 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelNotFound(f"{path}: it cannot be read ({error.strerror or error})") from error
     if len(data) > _MOST_CONFIG_BYTES:
-        raise InputError("MODEL", path, f"a config.json of at most {_MOST_CONFIG_BYTES:,} bytes, a GGUF file or a folder is allowed")
+        raise InputError(
+            "MODEL", path, f"a config.json of at most {_MOST_CONFIG_BYTES:,} bytes, a GGUF file or a folder is allowed"
+        )
     try:
         Fields.read(data)
     except FieldError as error:

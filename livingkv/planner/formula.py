@@ -1,6 +1,6 @@
 """Formulas as text over numbers with units, evaluated without eval.
 
-Arithmetic, max, min, ceil and floor; names of quantities. simpleeval walks the parsed expression and knows nothing else.
+Arithmetic, max, min, ceil and floor; names of quantities. simpleeval walks what was parsed and knows no more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,15 @@ def evaluate(formula: str, names: Mapping[str, Any]) -> Any:
         raise InputError("unit", what, "only amounts of the same kind are added and compared") from error
     except ZeroDivisionError as error:
         raise InputError("formula", formula, "what it divides by is 0") from error
-    except (InvalidExpression, ArithmeticError, SyntaxError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        InvalidExpression,
+        ArithmeticError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError("formula", formula, f"arithmetic over known names is allowed ({reason})") from error
 

@@ -46,7 +46,7 @@ def _facts(path: Path, header: GgufHeader) -> ModelFacts:
         why_not |= dict.fromkeys(("kv_elements", "bounded_elements", "sliding_window", "state_bytes"), reason)
     else:
         kept = kv_facts(layers)
-        values, why_not, page_bits = values | kept.values, why_not | kept.why_not, kept.page_bits
+        values, why_not, page_bits = {**values, **kept.values}, {**why_not, **kept.why_not}, kept.page_bits
     values["native_context"] = fields.number("context_length")
     found = facts_of(values, "the GGUF file's header", why_not)
     return ModelFacts(path.stem, fields.architecture, found, page_bits, size)
@@ -75,7 +75,9 @@ class _Fields:
         return self._metadata.get(name)
 
 
-def _weights(tensors: Mapping[str, GgufTensor], fields: _Fields) -> tuple[dict[str, float | None], dict[str, str], float | None]:
+def _weights(
+    tensors: Mapping[str, GgufTensor], fields: _Fields
+) -> tuple[dict[str, float | None], dict[str, str], float | None]:
     """Values of symbols, why others are unknown, parameters of one expert."""
     inside = [tensor for name, tensor in tensors.items() if _EXPERTS.search(name)]
     total, n_bytes = _sums(list(tensors.values()))
@@ -127,7 +129,9 @@ def _layers(tensors: Mapping[str, GgufTensor], fields: _Fields) -> list[LayerKee
             keys, values = key.shape[1], value.shape[1]
             heads = fields.of_layer("attention.head_count_kv", number)
             even = heads and keys == values and keys % heads == 0
-            found.append(LayerKeeps(keys + values, kept_for, 0, (int(heads), int(keys // heads)) if heads and even else None))
+            found.append(
+                LayerKeeps(keys + values, kept_for, 0, (int(heads), int(keys // heads)) if heads and even else None)
+            )
         elif f"blk.{number}.attn_kv_a_mqa.weight" in tensors and latent and rope:
             found.append(LayerKeeps(int(latent + rope), kept_for))
         elif f"blk.{number}.attn_qkv.weight" in tensors:
@@ -135,7 +139,9 @@ def _layers(tensors: Mapping[str, GgufTensor], fields: _Fields) -> list[LayerKee
             if not heads or not dim:
                 return None
             found.append(LayerKeeps(int(2 * heads * dim), kept_for, 0, (int(heads), int(dim))))
-        elif not any(f"blk.{number}.{name}" in tensors for name in ("ssm_conv1d.weight", "ssm_a", "shortconv.conv.weight")):
+        elif not any(
+            f"blk.{number}.{name}" in tensors for name in ("ssm_conv1d.weight", "ssm_a", "shortconv.conv.weight")
+        ):
             return None
     return found
 

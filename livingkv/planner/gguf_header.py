@@ -1,7 +1,8 @@
 """The header of a GGUF file: its metadata and the list of its tensors.
 
 The format is ggml's (docs/gguf.md in its repository). Why not the package gguf: it makes an array of every word of the
-vocabulary first, which takes it seconds, a minute on a busy machine; a plan needs none of them. Knows bytes; knows no model.
+vocabulary first, which takes it seconds, a minute on a busy machine; a plan needs none of them.
+Knows bytes; knows no model.
 """
 
 from __future__ import annotations

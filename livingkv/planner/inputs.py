@@ -94,7 +94,7 @@ def inputs_of(
     stamp: Stamp | None = None,
 ) -> Inputs:
     """Bring everything together: what is given counts before what the model says, then what was measured, then what is
-    fixed. Raises InputError for an unknown symbol, an amount of another kind or out of range, a price without a stamp."""
+    fixed. Raises InputError for an unknown symbol, an amount of another kind or out of range, a price without stamp."""
     symbols = laws().symbols
     for name in given:
         if name not in symbols:
@@ -104,7 +104,9 @@ def inputs_of(
         model = with_bits(model, stated["weight_bits"])
     prices = [name for name in stated if is_price(name)]
     if prices and stamp is None:
-        raise InputError("priced", "nothing", f"{prices[0]} is a price: --priced DATE,REGION,SOURCE and --currency go with it")
+        raise InputError(
+            "priced", "nothing", f"{prices[0]} is a price: --priced DATE,REGION,SOURCE and --currency go with it"
+        )
     found = {name: _input(name, model, stated, measured or {}) for name in symbols}
     found["kv_bits"] = _kv_bits(model, stated.get("kv_bits"))
     return Inputs(model.name, model.kind, found, stamp if prices else None)

@@ -33,7 +33,9 @@ def kv_facts(layers: Iterable[LayerKeeps]) -> KvFacts:
     values["sliding_window"] = max((one for one in windows if one), default=0)
     if len(windows) > 1:
         values["sliding_window"] = None
-        why_not["sliding_window"] = f"layers have windows of {', '.join(map(str, sorted(map(int, filter(None, windows)))))}"
+        why_not["sliding_window"] = (
+            f"layers have windows of {', '.join(map(str, sorted(map(int, filter(None, windows)))))}"
+        )
     values["state_bytes"] = None if None in states else sum(state or 0 for state in states)
     if None in states:
         why_not["state_bytes"] = "some layers keep a state of a kind that is not understood"

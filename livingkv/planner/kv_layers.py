@@ -69,8 +69,8 @@ def _attention(module: Any, config: Any, number: int) -> LayerKeeps | None:
         keys = int(module.k_proj.weight.shape[0])
         values = int(module.v_proj.weight.shape[0]) if getattr(module, "v_proj", None) is not None else keys
         dim = getattr(module, "head_dim", None)
-        is_even = keys == values and isinstance(dim, int) and keys % dim == 0
-        return LayerKeeps(keys + values, window, 0, (keys // dim, dim) if is_even else None)
+        shape = (keys // dim, dim) if keys == values and isinstance(dim, int) and keys % dim == 0 else None
+        return LayerKeeps(keys + values, window, 0, shape)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     wide = next(getattr(module, name) for name in _FUSED if hasattr(module, name)).weight.shape

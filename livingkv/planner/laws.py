@@ -35,7 +35,9 @@ class Symbol:
         """The amount in the symbol's own unit. Raises InputError for another kind and a number out of range."""
         own = given.to(self.unit)
         if not self.lo <= own.value <= self.hi:
-            raise InputError(self.name, f"{given.value:g} {given.unit}", f"{self.lo:g} to {self.hi:g} {self.unit} is allowed")
+            raise InputError(
+                self.name, f"{given.value:g} {given.unit}", f"{self.lo:g} to {self.hi:g} {self.unit} is allowed"
+            )
         return own
 
 
@@ -89,11 +91,11 @@ def holds(left: str, operator: str, right: str, *, names: Mapping[str, Amount]) 
 def laws() -> Laws:
     """The laws of this version of livingkv."""
     data = json.loads(files("livingkv.planner").joinpath("laws.json").read_text("utf-8"))
-    symbols = {
-        name: Symbol(name, *rest, *data["ranges"].get(name, ())) for name, rest in data["symbols"].items()
-    }
+    symbols = {name: Symbol(name, *rest, *data["ranges"].get(name, ())) for name, rest in data["symbols"].items()}
     found = {
-        row["id"]: Law(row["id"], row["unit"], row["formula"], row["says"], tuple(row["when"]) if "when" in row else None)
+        row["id"]: Law(
+            row["id"], row["unit"], row["formula"], row["says"], tuple(row["when"]) if "when" in row else None
+        )
         for row in data["laws"]
     }
     return Laws(symbols, found, {name: Amount(*rest) for name, rest in data["constants"].items()})

@@ -48,7 +48,11 @@ def amounts_of(written: Mapping[str, str | float | bool]) -> dict[str, Amount]:
                 raise InputError(name, value, f"a number, or a text such as 3 {symbols[name].unit}, is allowed")
             value = int(value)
         try:
-            given = amount_in(value, symbols[name].unit) if isinstance(value, str) else Amount(float(value), symbols[name].unit)
+            given = (
+                amount_in(value, symbols[name].unit)
+                if isinstance(value, str)
+                else Amount(float(value), symbols[name].unit)
+            )
             found[name] = symbols[name].checked(given)
         except (InputError, OverflowError) as error:
             allowed = error.allowed if isinstance(error, InputError) else "a smaller number is allowed"

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,19 @@ class Probe:
     def symbols(self) -> dict[str, Amount]:
         """What the laws can use."""
         found = self.parts.items()
-        return {name: Amount(one.value, one.unit) for name, one in found if name in MEASURABLE and one.value is not None}
+        return {
+            name: Amount(one.value, one.unit) for name, one in found if name in MEASURABLE and one.value is not None
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As it is saved."""
         return {"version": VERSION, **asdict(self), "drive": list(self.drive)}
 
 
-def probe(folder: Path, *, seconds: float = _SECONDS, show: Callable[[str], None] = lambda _: None) -> Probe:
-    """Measure. folder: on the drive that is meant. Blocks for about half a minute; needs half a GiB of memory and disk for
-    that time. show: is told what is measured next."""
+def probe(folder: Path, *, seconds: float | None = None, show: Callable[[str], None] = lambda _: None) -> Probe:
+    """Measure. folder: on the drive that is meant. Blocks for about half a minute, and needs half a GiB of
+    memory and of disk. show: is told what is measured next."""
+    seconds = _SECONDS if seconds is None else seconds
     parts: dict[str, Measured] = {"cores": Measured(cores(), "core")}
     parts |= _sizes(folder)
     drive = _drive(folder, seconds, parts, show)
@@ -78,7 +82,9 @@ def save(found: Probe, cache: Path) -> Path:
         temporary.write_text(json.dumps(found.to_json(), indent=1) + "\n", "utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise InputError("LIVINGKV_CACHE", cache, f"a folder that can be written is needed ({error.strerror})") from error
+        raise InputError(
+            "LIVINGKV_CACHE", cache, f"a folder that can be written is needed ({error.strerror})"
+        ) from error
     return path
 
 
@@ -104,7 +110,7 @@ def last_probe(cache: Path) -> dict[str, Amount]:
 
 
 def _sizes(folder: Path) -> dict[str, Measured]:
-    found = {}
+    found: dict[str, Measured] = {}
     try:
         total, free = memory_bytes()
         found |= {"ram": Measured(float(total), "byte"), "ram_free": Measured(float(free), "byte")}
@@ -150,7 +156,7 @@ def _computing(seconds: float, parts: dict[str, Measured], show: Callable[[str],
     part("bw_ram", "byte/second", lambda: compute.read_rate(read, 2 * seconds, cpu))
     for name in ("float32", "bfloat16"):
         dtype = getattr(torch, name)
-        part(f"flops_cpu_{name}", "flop/second", lambda dtype=dtype: compute.matrix_rate(2048, dtype, seconds, cpu))
+        part(f"flops_cpu_{name}", "flop/second", partial(compute.matrix_rate, 2048, dtype, seconds, cpu))
     parts["flops_cpu"] = _faster(parts, "flops_cpu")
     if not torch.cuda.is_available():
         parts["vram"] = Measured(0.0, "byte", "there is no CUDA device")
@@ -163,7 +169,7 @@ def _computing(seconds: float, parts: dict[str, Measured], show: Callable[[str],
     part("bw_pcie", "byte/second", lambda: compute.copy_rate(seconds, device))
     for name in ("float32", "bfloat16"):
         dtype = getattr(torch, name)
-        part(f"flops_device_{name}", "flop/second", lambda dtype=dtype: compute.matrix_rate(8192, dtype, seconds, device))
+        part(f"flops_device_{name}", "flop/second", partial(compute.matrix_rate, 8192, dtype, seconds, device))
     parts["flops_device"] = _faster(parts, "flops_device")
     return str(torch.cuda.get_device_name(device))
 

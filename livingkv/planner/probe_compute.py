@@ -1,6 +1,6 @@
 """How fast memory is read and matrices are multiplied here, by the processor and by a device.
 
-A yardstick is what nothing exceeds: each figure is the best of several runs, and of reading memory the best of two ways.
+A yardstick is what nothing exceeds: each figure is the best of several runs, and of several ways to read memory.
 Knows torch; knows no model.
 """
 
@@ -18,8 +18,8 @@ _COPY_BYTES = 1 << 28
 
 
 def read_rate(n_bytes: int, seconds: float, device: torch.device) -> float:
-    """Bytes of memory that are read each second: of a buffer of `n_bytes`, larger than caches, summed, and as a matrix by
-    a vector. Raises RuntimeError where there is no room for it."""
+    """Bytes of memory that are read each second: a buffer of `n_bytes`, larger than caches, is summed, and multiplied
+    with a vector. Raises RuntimeError where there is no room for it."""
     rows = n_bytes // (4 * 4096)
     matrix = torch.ones(rows, 4096, device=device)
     vector = torch.ones(4096, device=device)
@@ -30,7 +30,7 @@ def read_rate(n_bytes: int, seconds: float, device: torch.device) -> float:
 
 
 def matrix_rate(size: int, dtype: torch.dtype, seconds: float, device: torch.device) -> float:
-    """Floating point operations each second of square matrices of `size`. Raises RuntimeError where it cannot be done."""
+    """Floating point operations each second of square matrices of `size`. RuntimeError where it fails."""
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     return 2 * size**3 / _best(lambda: left @ right, seconds, device)
 
@@ -54,7 +54,11 @@ def device_buffer_bytes(device: torch.device) -> int:
 
 def _best(work: Callable[[], Tensor], seconds: float, device: torch.device) -> float:
     """The shortest time of one run; at least three, one more before that does not count."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     work()
     wait()
     best, began, n_runs = float("inf"), perf_counter(), 0

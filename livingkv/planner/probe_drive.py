@@ -18,8 +18,9 @@ _BLOCK = 1 << 22
 DEPTHS = (1, 8)
 
 
-def drive_speeds(folder: Path, seconds_each: float, file_bytes: int = _FILE_BYTES) -> list[DriveSpeed]:
+def drive_speeds(folder: Path, seconds_each: float, file_bytes: int | None = None) -> list[DriveSpeed]:
     """By size and depth. Leaves nothing behind. Raises InputError where it cannot be measured, and says why."""
+    file_bytes = _FILE_BYTES if file_bytes is None else file_bytes
     try:
         if is_in_memory(folder):
             raise InputError("folder", folder, "its files are in memory: name one on the drive with --folder")
@@ -32,4 +33,6 @@ def drive_speeds(folder: Path, seconds_each: float, file_bytes: int = _FILE_BYTE
             os.fsync(file.fileno())
             return measure_drive([Path(file.name)], sizes=SIZES, depths=DEPTHS, seconds_each=seconds_each)
     except (OSError, ExpertReadError) as error:
-        raise InputError("folder", folder, f"it cannot be read or written ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(
+            "folder", folder, f"it cannot be read or written ({getattr(error, 'strerror', None) or error})"
+        ) from error

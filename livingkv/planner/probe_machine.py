@@ -48,7 +48,11 @@ def is_in_memory(folder: Path) -> bool:
     place = str(folder.resolve())
     for line in _lines(Path("/proc/self/mounts")):
         words = line.split()
-        if len(words) > 2 and len(words[1]) > best and (place == words[1] or place.startswith(words[1].rstrip("/") + "/")):
+        if (
+            len(words) > 2
+            and len(words[1]) > best
+            and (place == words[1] or place.startswith(words[1].rstrip("/") + "/"))
+        ):
             best, kind = len(words[1]), words[2]
     return kind in _IN_MEMORY
 

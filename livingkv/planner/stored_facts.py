@@ -59,7 +59,9 @@ def bits_of(found: Counted, stored: Stored) -> dict[str, float | None]:
     outside = stored.n_bytes - stored.experts
     read = outside - (stored.embedding if found.embedding else 0)
     layers, experts = values.get("moe_layers"), values.get("experts")
-    size = None if layers is None or experts is None else stored.experts / (layers * experts) if layers * experts else 0.0
+    size = (
+        None if layers is None or experts is None else stored.experts / (layers * experts) if layers * experts else 0.0
+    )
     return {
         "weight_bits": _bits(stored.n_bytes, total),
         "resident_bits": _bits(outside, resident),

@@ -18,8 +18,14 @@ _OURS = ("token", "parameter", "element", "expert", "layer", "flop", "user", "se
 
 _DECIMAL, _BINARY = ("kilo", "mega", "giga", "tera", "peta"), ("kibi", "mebi", "gibi", "tebi", "pebi")
 _PREFIXES = (
-    *(f"{name}- = 1e{3 * power} = {letter}-" for power, (name, letter) in enumerate(zip(_DECIMAL, "kMGTP", strict=True), 1)),
-    *(f"{name}- = {2 ** (10 * power)} = {letter}i-" for power, (name, letter) in enumerate(zip(_BINARY, "KMGTP", strict=True), 1)),
+    *(
+        f"{name}- = 1e{3 * power} = {letter}-"
+        for power, (name, letter) in enumerate(zip(_DECIMAL, "kMGTP", strict=True), 1)
+    ),
+    *(
+        f"{name}- = {2 ** (10 * power)} = {letter}i-"
+        for power, (name, letter) in enumerate(zip(_BINARY, "KMGTP", strict=True), 1)
+    ),
 )
 _BASE = (
     *("bit = [information]", "byte = 8 * bit = B", "second = [time] = s", "hour = 3600 * second", "day = 24 * hour"),
@@ -89,6 +95,9 @@ def amount_in(text: str, wanted: str) -> Amount:
     if written and written.upper() in _LETTERS:
         power = _LETTERS.index(written.upper()) + 1
         return Amount(number * (1024.0 if wanted.startswith("byte") else 1000.0) ** power, wanted)
+    counted = wanted.partition("/")[2]
+    if written and "/" not in written and counted.split("/")[0] in _OURS:  # 24GiB, where bytes of a device are meant
+        written = f"{written}/{counted}"
     return Amount(number, written or wanted).to(wanted)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts: each path is open, closed or undecided, by its inequalities in three-valued logic, with the one that decides.
+"""Verdicts: each path is open, closed or undecided, by its inequalities in three-valued logic; and which one decides.
 
 Knows paths and amounts; knows no wishes but what was given.
 """
@@ -122,15 +122,15 @@ def _verdict(path: Path, working: Working) -> Verdict:
 
 
 def _openness(tests: Sequence[Tried]) -> tuple[float, ...]:
-    """Of alternatives the largest decides: those that hold before the undecided, those before the failing; then the
-    roomier, the less undecided, the nearer."""
+    """Of alternatives the largest decides, of equals the first: those that hold before the undecided, those before the
+    failing; then the less undecided, and of failing ones the nearest to open."""
     failed = [one.slack for one in tests if one.holds is False]
     if failed:
         return (0, -max(failed))
     undecided = sum(one.holds is None for one in tests)
     if undecided:
         return (1, -undecided)
-    return (2, min(one.slack for one in tests))
+    return (2,)
 
 
 def _counting(tests: Sequence[Test], working: Working) -> list[Tried]:

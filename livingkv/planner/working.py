@@ -60,8 +60,8 @@ class Working:
 
 
 def worked(given: Mapping[str, Amount]) -> Working:
-    """All laws, in their order. given: in any unit of the right kind. Raises InputError for a name that is no symbol, an
-    amount of another kind or out of range."""
+    """All laws, in their order. given: in any unit of the right kind. Raises InputError for a name that is no symbol,
+    and for an amount of another kind or out of range."""
     book = laws()
     unknown = sorted(set(given) - set(book.symbols))
     if unknown:

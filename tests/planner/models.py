@@ -26,7 +26,15 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "llama": {"tie_word_embeddings": True},
     "phi3": {"head_dim": None, "pad_token_id": 0},
-    "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256, "num_key_value_heads": None, "bos_token_id": 0, "eos_token_id": 1},
+    "gpt2": {
+        "n_embd": 64,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_positions": 256,
+        "num_key_value_heads": None,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    },
     "mistral": {"sliding_window": 8},
     "gemma3_text": {"sliding_window": 8, "layer_types": _SLIDING},
     "gpt_oss": {"sliding_window": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "layer_types": _SLIDING},
@@ -89,7 +97,13 @@ def made_up(*, page_bits: float | None = None, kind: str = "qwen2", **values: fl
     return ModelFacts("made-up", kind, facts_of({**plain, **values}, "made up"), page_bits)
 
 
-MOE = {"moe_layers": 58.0, "experts": 256.0, "experts_per_token": 8.0, "expert_bytes": 9719808.0, "resident_parameters": 2e9}
+MOE: dict[str, Any] = {
+    "moe_layers": 58.0,
+    "experts": 256.0,
+    "experts_per_token": 8.0,
+    "expert_bytes": 9719808.0,
+    "resident_parameters": 2e9,
+}
 SITUATION: dict[str, str | float | bool] = {
     "context": "64k",
     "vram": "24GiB",

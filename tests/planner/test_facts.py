@@ -38,7 +38,9 @@ def cache_of(network: Any) -> Any:
     return out.cache_params if found is None else found
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "phi3", "gpt2", "mistral", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "mamba"])
+@pytest.mark.parametrize(
+    "kind", ["qwen2", "phi3", "gpt2", "mistral", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "mamba"]
+)
 def test_kv_and_states_are_those_of_a_real_cache(kind: str) -> None:
     network, found = network_of(kind), config_facts(kind, config(kind))
     layers = cache_of(network).layers
@@ -107,7 +109,15 @@ def test_a_type_that_nobody_knows_leaves_everything_unknown() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"num_hidden_layers": "four"}, {"hidden_size": -64}, {"num_key_value_heads": 0}, {"layer_types": ["x"] * 4}, {"vocab_size": 1e400}, {"num_hidden_layers": 10**9}, {"vocab_size": 10**400}],
+    [
+        {"num_hidden_layers": "four"},
+        {"hidden_size": -64},
+        {"num_key_value_heads": 0},
+        {"layer_types": ["x"] * 4},
+        {"vocab_size": 1e400},
+        {"num_hidden_layers": 10**9},
+        {"vocab_size": 10**400},
+    ],
 )
 def test_a_config_that_makes_no_sense_raises_nothing(changes: dict[str, Any]) -> None:
     assert config_facts("odd", config("qwen2", **changes)).name == "odd"

@@ -19,7 +19,12 @@ Tensor = tuple[int, ...]
 _DENSE = {"attn_k.weight": (32, 64), "attn_v.weight": (32, 64), "ffn_up.weight": (96, 64)}
 
 
-def made(path: Path, architecture: str = "llama", layer: dict[str, Tensor] | None = None, **fields: Any) -> Path:
+def made(
+    path: Path,
+    architecture: str = "llama",
+    layer: dict[str, Tensor] | None = None,
+    fields: dict[str, Any] | None = None,
+) -> Path:
     """Two layers with 2 KV heads of 16, an embedding and an output."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(2)
@@ -28,7 +33,7 @@ def made(path: Path, architecture: str = "llama", layer: dict[str, Tensor] | Non
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_token_list([b"word"] * 20_000)
-    for name, value in fields.items():
+    for name, value in (fields or {}).items():
         if isinstance(value, list):
             writer.add_array(f"{architecture}.{name}", value)
         else:
@@ -59,28 +64,30 @@ def test_a_dense_model(tmp_path: Path) -> None:
 
 
 def test_the_same_as_the_gguf_package_reads(tmp_path: Path) -> None:
-    path = made(tmp_path / "dense.gguf", **{"some.list": [1, 2, 3]})
+    path = made(tmp_path / "dense.gguf", fields={"some.list": [1, 2, 3]})
     header, reader = read_gguf_header(path), gguf.GGUFReader(path)
     assert {name: (one.n_elements, one.n_bytes) for name, one in header.tensors.items()} == {
         one.name: (int(one.n_elements), int(one.n_bytes)) for one in reader.tensors
     }
-    small = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name and name[:4] != "GGUF"}
+    small = {
+        name: field.contents() for name, field in reader.fields.items() if "tokens" not in name and name[:4] != "GGUF"
+    }
     assert {name: header.metadata[name] for name in small} == small
 
 
 def test_experts_windows_states_and_latents(tmp_path: Path) -> None:
     experts = {**_DENSE, "ffn_up_exps.weight": (8, 16, 64), "ffn_gate_exps.weight": (8, 16, 64)}
-    found = numbers(made(tmp_path / "moe.gguf", layer=experts, expert_count=8, expert_used_count=2))
+    found = numbers(made(tmp_path / "moe.gguf", layer=experts, fields={"expert_count": 8, "expert_used_count": 2}))
     assert (found["moe_layers"], found["experts"], found["expert_bytes"]) == (2, 8, 2 * 16 * 64 * 2)
-    window = numbers(made(tmp_path / "w.gguf", **{"attention.sliding_window": 8}))
+    window = numbers(made(tmp_path / "w.gguf", fields={"attention.sliding_window": 8}))
     assert (window["kv_elements"], window["bounded_elements"], window["sliding_window"]) == (0, 128, 8)
     pattern = {"attention.sliding_window": 8, "attention.sliding_window_pattern": [1, 0]}
-    mixed = numbers(made(tmp_path / "p.gguf", "gemma3", **pattern))
+    mixed = numbers(made(tmp_path / "p.gguf", "gemma3", fields=pattern))
     assert (mixed["kv_elements"], mixed["bounded_elements"]) == (64, 64)
-    unsaid = numbers(made(tmp_path / "u.gguf", "gemma3", **{"attention.sliding_window": 8}))
+    unsaid = numbers(made(tmp_path / "u.gguf", "gemma3", fields={"attention.sliding_window": 8}))
     assert unsaid["kv_elements"] is None and unsaid["bounded_elements"] is None
-    latent = numbers(made(tmp_path / "l.gguf", "deepseek2", {"attn_kv_a_mqa.weight": (40, 64)}, **{
-        "attention.kv_lora_rank": 32, "rope.dimension_count": 8}))  # fmt: skip
+    ranks = {"attention.kv_lora_rank": 32, "rope.dimension_count": 8}
+    latent = numbers(made(tmp_path / "l.gguf", "deepseek2", {"attn_kv_a_mqa.weight": (40, 64)}, ranks))
     assert latent["kv_elements"] == 2 * 40
     state = numbers(made(tmp_path / "s.gguf", "mamba", {"ssm_conv1d.weight": (4, 64)}))
     assert state["kv_elements"] == 0 and state["state_bytes"] is None

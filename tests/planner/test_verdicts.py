@@ -22,8 +22,11 @@ from livingkv.planner.verdicts import tried
 from livingkv.planner.working import worked
 from tests.planner.models import MOE, STAMP, config, inputs, made_up, planned, value, verdict
 
-FEW = settings(max_examples=25, deadline=None)
-PATHS = ["keep", "upgrade", "used", "one_gpu", "several_gpus", "unified", "experts", "cpu_only", "smaller_model", "cloud_api", "rented_gpu"]  # fmt: skip
+FEW = settings(max_examples=10, deadline=None)
+PATHS = [
+    *("keep", "upgrade", "used", "one_gpu", "several_gpus", "unified"),
+    *("experts", "cpu_only", "smaller_model", "cloud_api", "rented_gpu"),
+]
 
 
 def test_there_are_eleven_paths_and_their_inequalities_fit_the_laws() -> None:
@@ -69,21 +72,35 @@ def test_what_is_unknown_is_named_with_what_to_supply() -> None:
 
 
 def test_prices_decide_and_need_a_stamp() -> None:
-    one = {"gpu_vram": "24GiB", "gpu_price": 900, "budget": 1000, "gpu_slots": 2}
+    one: dict[str, Any] = {"gpu_vram": "24GiB", "gpu_price": 900, "budget": 1000, "gpu_slots": 2}
     assert verdict(planned(**one), "one_gpu")["verdict"] == "yes"
     assert verdict(planned(**{**one, "budget": 800}), "one_gpu")["verdict"] == "no"
     several = verdict(planned(**{**one, "gpu_vram": "12GiB", "budget": 2000}), "several_gpus")
     assert several["verdict"] == "yes"
-    assert verdict(planned(**one, horizon=6, watts=100, kwh_price=0.3, hours_day=2, cloud_hour=1), "one_gpu")["verdict"] == "no"
+    assert (
+        verdict(planned(**one, horizon=6, watts=100, kwh_price=0.3, hours_day=2, cloud_hour=1), "one_gpu")["verdict"]
+        == "no"
+    )
     with pytest.raises(InputError, match="priced"):
         inputs_of(made_up(), amounts_of({"gpu_price": 900}))
-    for stamp in (("30.11.2026", "DE", "shop", "EUR"), ("2026-11-30", " ", "shop", "EUR"), ("2026-11-30", "DE", "", "EUR"), ("2026-11-30", "DE", "shop", "eur")):
+    for stamp in (
+        ("30.11.2026", "DE", "shop", "EUR"),
+        ("2026-11-30", " ", "shop", "EUR"),
+        ("2026-11-30", "DE", "", "EUR"),
+        ("2026-11-30", "DE", "shop", "eur"),
+    ):
         with pytest.raises(InputError):
             Stamp(*stamp)
 
 
 def test_the_cloud_is_open_only_to_whoever_allows_it() -> None:
-    asked = {"tokens_in_month": 1e7, "tokens_out_month": 1e6, "api_in": 1e-6, "api_out": 4e-6, "budget_month": 20}
+    asked: dict[str, Any] = {
+        "tokens_in_month": 1e7,
+        "tokens_out_month": 1e6,
+        "api_in": 1e-6,
+        "api_out": 4e-6,
+        "budget_month": 20,
+    }
     assert verdict(planned(**asked, cloud_allowed=True), "cloud_api")["verdict"] == "yes"
     assert verdict(planned(**asked, cloud_allowed=False), "cloud_api")["verdict"] == "no"
     assert verdict(planned(**asked), "cloud_api")["verdict"] == "maybe"
@@ -117,7 +134,17 @@ def test_the_shortage_names_what_is_missing_the_most() -> None:
     assert planned(context="40M", disk="10GB")["shortage"]["what"] == "drive"
 
 
-GROWING = ("kv_total", "kv_total_16", "hot", "store", "device_need", "device_need_full", "index", "restore_all", "attended")
+GROWING = (
+    "kv_total",
+    "kv_total_16",
+    "hot",
+    "store",
+    "device_need",
+    "device_need_full",
+    "index",
+    "restore_all",
+    "attended",
+)
 FALLING = ("decode_device", "decode_cpu")
 
 
@@ -160,8 +187,10 @@ def test_breakeven_never_falls_when_the_hardware_costs_more(price: float, more: 
     vram=st.integers(0, 64), ram=st.integers(0, 128), disk=st.integers(0, 2000), speed=st.none() | st.floats(0.1, 1e4),
     experts=st.booleans(), context=st.integers(1, 10**7),
 )  # fmt: skip
-def test_verdicts_are_consistent(vram: int, ram: int, disk: int, speed: float | None, experts: bool, context: int) -> None:
-    wish = {} if speed is None else {"min_speed": speed}
+def test_verdicts_are_consistent(
+    vram: int, ram: int, disk: int, speed: float | None, experts: bool, context: int
+) -> None:
+    wish: dict[str, Any] = {} if speed is None else {"min_speed": speed}
     model = made_up(**(MOE if experts else {}))
     found = planned(model, vram=f"{vram}G", ram=f"{ram}G", disk=f"{disk}GB", context=context, **wish)
     assert [one["path"] for one in found["verdicts"]] == PATHS
