@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def circumstances() -> dict[str, Any]:
         "memory": _first_field("/proc/meminfo", "MemTotal"),
         "gpus": gpus,
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "transformers", "tantivy", "numpy")},
+        "versions": {name: _version(name) for name in ("torch", "transformers", "tantivy", "numpy")},
     }
 
 
@@ -50,6 +50,14 @@ def write_json(path: Path, document: Any) -> None:
     temporary = path.with_suffix(path.suffix + ".new")
     temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
     temporary.replace(path)
+
+
+def _version(name: str) -> str | None:
+    """A package's version; None where it is not installed, which an experiment that does not use it need not mind."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _git(*arguments: str) -> str:

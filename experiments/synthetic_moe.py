@@ -101,10 +101,13 @@ class MoeShape:
         return {"lm_head.weight": tokens, "model.embed_tokens.weight": tokens, "model.norm.weight": (self.hidden,)}
 
 
-def make_checkpoint(folder: Path, shape: MoeShape, *, seed: int = 0) -> Iterator[int]:
-    """Write the folder; yields the bytes of each tensor as it is written. Memory: one tensor."""
+def make_checkpoint(folder: Path, shape: MoeShape, *, seed: int = 0, device: str = "cpu") -> Iterator[int]:
+    """Write the folder; yields the bytes of each tensor as it is written. Memory: one tensor.
+
+    device: where random numbers are drawn; each kind of device draws others.
+    """
     folder.mkdir(parents=True)
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator(device).manual_seed(seed)
     shards = [shape.rest(), *(shape.layer(number) for number in range(shape.n_layers))]
     where = {}
     for number, tensors in enumerate(shards, 1):
@@ -137,8 +140,8 @@ def _write_shard(
         for name in sorted(tensors):
             dimensions = tensors[name]
             if len(dimensions) == 1:  # a norm
-                values = 1 + 0.1 * torch.randn(dimensions, generator=random)
+                values = 1 + 0.1 * torch.randn(dimensions, generator=random, device=random.device)
             else:
                 std = shape.embedding_std if "embed" in name else dimensions[-1] ** -0.5
-                values = std * torch.randn(dimensions, generator=random)
-            yield file.write(values.to(torch.bfloat16).view(torch.uint8).numpy().data)
+                values = std * torch.randn(dimensions, generator=random, device=random.device)
+            yield file.write(values.to(torch.bfloat16).view(torch.uint8).cpu().numpy().data)

@@ -16,6 +16,7 @@ from livingkv.hot_window import HotWindow
 from livingkv.index import TokenEmbedder
 from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
+from livingkv.page_gate import with_kernels
 from livingkv.positions import shift
 from livingkv.runner import Runner
 from livingkv.settings import PAGE_TOKENS, CodecName, LookBack, Settings
@@ -46,7 +47,7 @@ class Engine:
             runner=Runner(model),
             words=Words(model.tokenizer),
             shape=shape,
-            codec=make_codec(codec, shape, model.key_bias, model.rope),
+            codec=with_kernels(make_codec(codec, shape, model.key_bias, model.rope), model.rope, model.device),
         )
 
     def fingerprint(self) -> Fingerprint:

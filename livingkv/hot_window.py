@@ -19,13 +19,10 @@ from torch import Tensor
 from livingkv.cells import Cells, n_padded
 from livingkv.codec import KV, Lossless, PageCodec, PageShape
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import period, rotation, shift
+from livingkv.page_places import GPU_PAGES, Place
+from livingkv.positions import period, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
-from livingkv.workspace import Workspace
-
-_GPU_PAGES = 16
-"""Pages that go through the codec together on a GPU, in few kernels and one copy; their fp32 takes memory too. On a CPU
-one page stays in the cache."""
+from livingkv.workspace import OneToken, Workspace
 
 
 def window_start(n_tokens: int, look: LookBack) -> int:
@@ -62,7 +59,7 @@ class HotWindow:
         self.look = look
         self._block = block_tokens
         self._n_plain = None if dual_chunk is None else min(period(dual_chunk), dual_chunk.original_context)
-        self._pages_at_once = _GPU_PAGES if device.type == "cuda" else 1
+        self._pages_at_once = GPU_PAGES if device.type == "cuda" else 1
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
         spare = block_tokens if look.grid_tokens == 1 else 2 * look.grid_tokens  # a cell before a pass, one to fill up
         capacity = 2 * PAGE_TOKENS + look.window_tokens + block_tokens + spare
@@ -100,10 +97,9 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        for index in range(0, len(pages), self._pages_at_once):
-            some, at = pages[index : index + self._pages_at_once], first + index * PAGE_TOKENS
-            firsts = range(at, at + len(some) * PAGE_TOKENS, PAGE_TOKENS)
-            space.push(self._codec.decode(some, firsts, device), at)
+        slot = space.claim(len(pages) * PAGE_TOKENS, first)
+        places = [Place(first + at, 0, PAGE_TOKENS, slot + at) for at in range(0, space.end - slot, PAGE_TOKENS)]
+        self._codec.decode_into(pages, places, KV(space.keys, space.values), self._rope)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
         if tail:
             space.push(self._lossless.decode_run(tail, device), self.n_sealed)
@@ -127,6 +123,15 @@ class HotWindow:
             self._slide()
         self.workspace.begin(n_tokens)
         self._cells = self._cells_of(n_tokens) if crosses else None
+
+    def one_token(self) -> OneToken:
+        """See Workspace: what `begin(1)` prepares, in numbers; sinks and slots are moved where need be."""
+        start = window_start(self.n_tokens, self.look)
+        if start != self._window_start:
+            self._place(start)
+        if self.workspace.capacity == self.workspace.end:
+            self._slide()
+        return self.workspace.one_token()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState."""
@@ -192,10 +197,7 @@ class HotWindow:
         step = self._pages_at_once * PAGE_TOKENS
         for lo in range(0, n_tokens, step):
             hi = min(lo + step, n_tokens)
-            raw = space.view(slot + lo, slot + hi)
-            self.sealed.extend(self._codec.encode(raw, first + lo))
-            by = rotation(torch.arange(first + lo, first + hi, device=space.keys.device), self._rope)
-            space.put(slot + lo, self._codec.stored(raw, by), first + lo)
+            self.sealed.extend(self._codec.seal(space.view(slot + lo, slot + hi), first + lo))
         if first == 0:
             self._keep_sinks(space.view(slot, slot + PAGE_TOKENS))
         self.n_sealed += n_tokens

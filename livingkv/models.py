@@ -167,7 +167,7 @@ def _decode_weights(
 def _loaded(
     source: ModelFolder, network: Any, dual_chunk: AskedDualChunk, quantization: str, experts: StreamedModel | None
 ) -> LoadedModel:
-    """A folder's network with its tokenizer. Digesting its weights takes as long as reading them, once."""
+    """A folder's network with its tokenizer. Digesting its weights takes a read of all of them, once."""
     tokenizer, cache = load_tokenizer(source.folder), cache_folder()
     return _described(
         network,

@@ -199,8 +199,7 @@ def attend_passages(
     first = 0 if compact else end - n_sinks
     space.push(KV(engine.moved(sinks.keys, first), sinks.values), first)
     for passage in ordered:
-        run = kv.run(probed.session(passage.session_id), passage.token_lo, passage.token_hi)
         at = space.end if compact else passage.token_lo
-        space.push(KV(engine.moved(run.keys, at - passage.token_lo), run.values), at)
+        kv.attend(probed.session(passage.session_id), passage.token_lo, passage.token_hi, space, at)
     space.next_position = space.end if compact else end
     return space

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from livingkv.batched_decode import BatchedDecode, DecodeStep
+from livingkv.decoding import Decoder, decoder_for
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
 from livingkv.packed import MAX_ROWS, PackedStep, step_for
@@ -39,11 +40,14 @@ def _alone(step: DecodeStep) -> None:
 
 
 class _Unrotated(nn.Module):
-    """Stands in for the model's rotary module: cos 1 and sin 0."""
+    """Stands in for the model's rotary module: cos 1 and sin 0. Holds what the runners of one network share: what
+    records its decode steps, None until it was asked for or where there is none."""
 
     def __init__(self, rotary_dim: int) -> None:
         super().__init__()
         self._dim = rotary_dim
+        self.decoder: Decoder | None = None
+        self.has_asked = False
 
     def forward(self, x: Tensor, position_ids: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """cos and sin [1, tokens, rotary_dim] in x's dtype."""
@@ -78,7 +82,8 @@ class Runner:
 
     Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
     honest reports. `between` is called before each pass, while no state is in one: it may run passes of other states.
-    `join` is asked before each step of generation: the logits of a pass that it was part of, or None.
+    `join` is asked before each step of generation: the logits of a pass that it was part of, or None. `records`: decode
+    steps are recorded where that can be; what was recorded is shared by the runners of a network.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -88,6 +93,7 @@ class Runner:
         self.n_passes = 0
         self.between: Callable[[], None] = _go_on
         self.join: Callable[[DecodeStep], Tensor | None] = _alone
+        self.records = True
         self._is_whole = False
         self._is_packed_tried = False
         self._packed: PackedStep | None = None
@@ -96,7 +102,9 @@ class Runner:
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
-        self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+        if not isinstance(self._base.rotary_emb, _Unrotated):
+            self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+        self._shared: _Unrotated = self._base.rotary_emb
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
@@ -146,7 +154,12 @@ class Runner:
     def logits_of(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception]:
         """Several states each read a token, in one forward pass: of each the logits in fp32 [1, 1, vocabulary], or what
         its state raised, which does the others no harm. A single step is what `logits` does, to the last bit; rows of
-        several may differ from that by rounding. Raises what is nobody's own; no state can go on then."""
+        several may differ from that by rounding. Raises what is nobody's own; no state can go on then.
+
+        On a GPU it is a recorded pass (livingkv.decoding) wherever the states allow; that differs by rounding, too."""
+        recorded = self._recorded(steps)
+        if recorded is not None:
+            return recorded
         if len(steps) == 1:
             token = torch.tensor([steps[0].token], device=self.model.device)
             try:
@@ -162,10 +175,38 @@ class Runner:
         """Read one token: the logits in fp32 [1, 1, vocabulary]. `join` may do it together with steps of others."""
         joined = None if self._is_whole else self.join(DecodeStep(token, state))
         if joined is None:
-            return self.logits(torch.tensor([token], device=self.model.device), state)
+            (outcome,) = self.logits_of([DecodeStep(token, state)])
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
         self.n_prefilled += 1
         self.n_passes += 1
         return joined
+
+    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
+        """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
+        if not self.records:
+            return None
+        if not self._shared.has_asked:
+            self._shared.has_asked = True
+            self._shared.decoder = decoder_for(self.model, self._probe, self.head)
+        decoder = self._shared.decoder
+        if decoder is None:
+            return None
+        self.let_others()
+        logits = decoder.logits([step.token for step in steps], [step.state for step in steps])
+        if logits is not None:
+            self.n_prefilled += len(steps)
+            self.n_passes += 1
+        return logits
+
+    def _probe(self, token_ids: Tensor, space: AttentionState) -> Tensor:
+        """The last token's logits [vocabulary], for comparison: counted nowhere."""
+        counted = self.n_prefilled, self.n_passes, self._n_timed, self._timed_s
+        with self.uninterrupted():
+            logits = self.logits(token_ids, space)[0, -1]
+        self.n_prefilled, self.n_passes, self._n_timed, self._timed_s = counted
+        return logits
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:

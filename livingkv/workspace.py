@@ -11,6 +11,7 @@ size that is the plain computation, to the last bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -50,6 +51,26 @@ class _Run(NamedTuple):
     lo: int
     hi: int
     query: Rotation
+
+
+class OneToken(NamedTuple):
+    """A pass over one token: it goes to slot `end` of `space`, and sees slots [start, end], its own the last.
+
+    runs: (hi, query position): up to slot hi, not included, keys see the query rotated by that position; the last run
+    ends with the token's own slot and its position is the token's. factor: scores are multiplied with it besides the
+    layer's own scale.
+    """
+
+    space: Workspace
+    start: int
+    end: int
+    runs: tuple[tuple[int, int], ...]
+    factor: float
+
+    @property
+    def position(self) -> int:
+        """The token's own."""
+        return self.runs[-1][1]
 
 
 class Workspace:
@@ -115,6 +136,13 @@ class Workspace:
         self.put(self.end, kv, first_position)
         self.end += int(kv.keys.shape[2])
 
+    def claim(self, n_tokens: int, first_position: int) -> int:
+        """As `push`, of keys and values that the caller is about to write: the first of their slots."""
+        assert self.end + n_tokens <= self.capacity, "workspace overfilled"
+        slot, self.end = self.end, self.end + n_tokens
+        self.positions[slot : self.end] = torch.arange(first_position, first_position + n_tokens)
+        return slot
+
     def view(self, lo: int, hi: int) -> KV:
         """Keys and values of slots [lo, hi), not copied."""
         return KV(self.keys[:, :, lo:hi], self.values[:, :, lo:hi])
@@ -149,17 +177,35 @@ class Workspace:
             self._runs = [_Run(self.start, self.end, self._own)]
         else:
             self._temperature = temperature(self._dual_chunk, first + n_tokens)
-            self._runs = self._chunk_runs(self._dual_chunk, first, n_tokens)
+            self._runs = [
+                _Run(lo, hi, self._variant(self._dual_chunk, first, n_tokens, chunk))
+                for lo, hi, chunk in self._chunks(self._dual_chunk)
+            ]
 
-    def _chunk_runs(self, rules: DualChunk, first: int, n_tokens: int) -> list[_Run]:
-        chunks = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor").tolist()
-        runs: list[_Run] = []
-        lo = 0
-        for i in range(1, len(chunks) + 1):
-            if i == len(chunks) or chunks[i] != chunks[lo]:
-                runs.append(_Run(self.start + lo, self.start + i, self._variant(rules, first, n_tokens, chunks[lo])))
-                lo = i
-        return runs
+    def one_token(self) -> OneToken:
+        """What `begin(1)` prepares, in numbers alone: for whoever attends and writes the slot itself, then calls
+        `finish(1)`. Does nothing on the device."""
+        assert self.room > 0, "a pass must fit the workspace"
+        first, rules = self.next_position, self._dual_chunk
+        self.positions[self.end] = first
+        factor = self._rope.attention_factor**2
+        if rules is None:
+            return OneToken(self, self.start, self.end, ((self.end + 1, first),), factor)
+        size = period(rules)
+        runs = [(hi, query_position(rules, first, chunk) + chunk * size) for _, hi, chunk in self._chunks(rules)]
+        if runs and runs[-1] == (self.end, first):
+            runs.pop()
+        runs.append((self.end + 1, first))
+        return OneToken(self, self.start, self.end, tuple(runs), factor * temperature(rules, first + 1))
+
+    def _chunks(self, rules: DualChunk) -> Iterator[tuple[int, int, int]]:
+        """Attended slots [lo, hi) whose keys are of one chunk, and which."""
+        every = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor")
+        chunks, counts = torch.unique_consecutive(every, return_counts=True)
+        lo = self.start
+        for chunk, count in zip(chunks.tolist(), counts.tolist(), strict=True):
+            yield lo, lo + count, chunk
+            lo += count
 
     def _variant(self, rules: DualChunk, first: int, n_tokens: int, key_chunk: int) -> Rotation:
         assert self._own is not None

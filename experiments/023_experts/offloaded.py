@@ -1,18 +1,18 @@
 """One process of run.py: a baseline on the same files, a few tokens. Prints one JSON object.
 
-    python offloaded.py accelerate FOLDER SCRATCH [--n-tokens 2]     transformers with accelerate's disk offload
-    python offloaded.py airllm FOLDER SCRATCH [--n-tokens 2]         AirLLM on a CPU
+    python offloaded.py accelerate FOLDER SCRATCH [--n-tokens 2] [--device cuda]     accelerate's disk offload
+    python offloaded.py airllm FOLDER SCRATCH [--n-tokens 2] [--device cuda]         AirLLM
 
-Imports nothing of livingkv: AirLLM may live in an environment of its own. Before each token the files are dropped from
-the page cache, so that every token reads what a machine with little memory would read. SCRATCH takes what the baseline
-writes: as many bytes as the model.
+Imports nothing of livingkv: AirLLM may live in an environment of its own, with an older transformers. Before each
+token the files are dropped from the page cache, so that every token reads what a machine with little memory would read.
+SCRATCH takes what the baseline writes: as many bytes as the model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,15 +20,9 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # an experiment is a script, not an installed module
 
-def drop_from_cache(*folders: Path) -> None:
-    """Take the files of folders out of the page cache, as far as nobody maps them."""
-    for folder in folders:
-        for path in (path for path in folder.rglob("*") if path.is_file()):
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+from experiments.page_cache import drop_from_cache
 
 
 def bytes_read() -> tuple[int, int]:
@@ -37,27 +31,33 @@ def bytes_read() -> tuple[int, int]:
     return int(values["read_bytes"]), int(values["rchar"])
 
 
-def accelerate(folder: Path, scratch: Path) -> Callable[[torch.Tensor], Any]:
-    """All layers on disk, the rest in memory."""
+def accelerate(folder: Path, scratch: Path, device: str) -> Callable[[torch.Tensor], Any]:
+    """All layers on disk, the rest in memory, or on the device."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     layers = AutoConfig.from_pretrained(folder).num_hidden_layers
     rest = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
-    places: dict[str, Any] = dict.fromkeys(rest, "cpu") | {f"model.layers.{at}": "disk" for at in range(layers)}
+    places: dict[str, Any] = dict.fromkeys(rest, 0 if device == "cuda" else device) | {
+        f"model.layers.{at}": "disk" for at in range(layers)
+    }
     network = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.bfloat16, device_map=places, offload_folder=str(scratch), experts_implementation="eager"
     )
-    return lambda ids: network(ids, use_cache=False).logits
+    return lambda ids: network(ids.to(device), use_cache=False).logits
 
 
-def airllm(folder: Path, scratch: Path) -> Callable[[torch.Tensor], Any]:
-    """A layer at a time, as AirLLM's own loader decides."""
+def airllm(folder: Path, scratch: Path, device: str) -> Callable[[torch.Tensor], Any]:
+    """A layer at a time, as AirLLM's own loader decides; it reads ahead on a device only."""
     from airllm import AutoModel  # type: ignore[import-not-found]
 
     network = AutoModel.from_pretrained(
-        str(folder), device="cpu", dtype=torch.bfloat16, layer_shards_saving_path=str(scratch), prefetching=False
+        str(folder),
+        device="cuda:0" if device == "cuda" else device,
+        dtype=torch.bfloat16,
+        layer_shards_saving_path=str(scratch),
+        prefetching=device == "cuda",
     )
-    return lambda ids: network(ids, use_cache=False)
+    return lambda ids: network(ids.to(device), use_cache=False)
 
 
 def main() -> None:
@@ -67,9 +67,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--n-tokens", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     began = time.perf_counter()
-    forward = (accelerate if options.which == "accelerate" else airllm)(options.folder, options.scratch)
+    made = accelerate if options.which == "accelerate" else airllm
+    forward = made(options.folder, options.scratch, options.device)
     load_s = time.perf_counter() - began
     random = torch.Generator().manual_seed(0)
     seconds, n_bytes, n_called = [], [], []
@@ -79,11 +81,15 @@ def main() -> None:
             before, called = bytes_read()
             began = time.perf_counter()
             forward(torch.randint(2, 300, (1, 1), generator=random))
+            if options.device == "cuda":
+                torch.cuda.synchronize()
             seconds.append(time.perf_counter() - began)
             n_bytes.append(bytes_read()[0] - before)
             n_called.append(bytes_read()[1] - called)
     document = {
         "which": options.which,
+        "device": options.device,
+        "device_peak_bytes": torch.cuda.max_memory_allocated() if options.device == "cuda" else 0,
         "load_s": load_s,
         "token_s": seconds,
         "tokens_per_s": len(seconds) / sum(seconds),

@@ -45,7 +45,10 @@ class Fence(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One row. n_users: passes that need it now. is_kept: it stays after its use. views: tensors over its bytes."""
+    """One row. n_users: passes that need it now. is_kept: it stays after its use.
+
+    slots, views: tensors over its bytes, as bytes and as what is computed with.
+    """
 
     number: int
     data: memoryview
@@ -55,7 +58,13 @@ class Row:
     fence: Fence | None = None
     n_users: int = 0
     is_kept: bool = False
+    slots: list[Any] = field(default_factory=list)
     views: dict[str, Any] = field(default_factory=dict)
+
+    def forget_views(self) -> None:
+        """What lies in the row is another expert from now on, or nothing."""
+        self.slots.clear()
+        self.views.clear()
 
 
 class RowArena:
@@ -189,7 +198,7 @@ class RowArena:
         for row in self._rows:
             if row.fence is not None:
                 row.fence.wait()
-            row.views.clear()
+            row.forget_views()
             row.data.release()
         self._mapped.clear()
         self._memory.close()
@@ -207,6 +216,8 @@ class RowArena:
                 problems.append(f"{what}, which does not fit its future")
             if (row.state is RowState.COPYING) != (row.fence is not None):
                 problems.append(f"{what}, which does not fit its fence")
+            if row.state is RowState.READY and not row.is_kept and row.n_users == 0:
+                problems.append(f"{what}, is not kept, and nobody needs it")
             if (row.state is RowState.EMPTY and row.n_users == 0) != (row.number in free):
                 problems.append(f"{what} and {'' if row.number in free else 'not '}free")
         if len(free) != len(self._empty):
@@ -236,9 +247,11 @@ class RowArena:
 
     def _may_go(self, key: ExpertKey) -> bool:
         row = self._mapped[key]
+        if row.n_users or not row.is_kept:  # one that is not kept becomes EMPTY when its copy is over, in `_settle`
+            return False
         if row.state is RowState.COPYING and row.fence is not None and row.fence.is_done():
             row.state, row.fence = RowState.READY, None
-        return row.state is RowState.READY and row.n_users == 0 and row.is_kept
+        return row.state is RowState.READY
 
     def _settle(self, *, may_wait: bool) -> bool:
         """Look after rows that a pass left behind: all that are over, else one. Whether there were any."""
@@ -274,7 +287,7 @@ class RowArena:
         row.state, row.key, row.future, row.fence = RowState.EMPTY, None, None, None
         self._n_kept -= row.is_kept
         row.n_users, row.is_kept = 0, False
-        row.views.clear()
+        row.forget_views()
         self._empty.append(row)
 
 

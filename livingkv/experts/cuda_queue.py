@@ -1,11 +1,24 @@
-"""The queues of a CUDA device: torch's current stream computes, a stream of its own copies."""
+"""The queues of a CUDA device: torch's current stream computes, a stream of its own copies.
+
+Nothing here waits for the device, but for Fence.wait.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from livingkv.experts.arena import Fence
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Values made on the CPU on a device, on torch's current stream there. Does not wait for the device.
+
+    Torch keeps the pinned memory in between until the copy is over.
+    """
+    return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
 
 
 class CudaFence:
@@ -34,13 +47,15 @@ class CudaQueue:
     def buffer(self, n_bytes: int) -> Tensor:
         """See DeviceQueue."""
         memory = torch.empty(n_bytes, dtype=torch.uint8, device=self._device)
+        memory.record_stream(self._copies)  # who gets that memory next waits for copies into it
         self._copies.wait_stream(torch.cuda.current_stream(self._device))  # who had that memory before may still use it
         return memory
 
-    def copy(self, source: Tensor, target: Tensor) -> None:
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         """See DeviceQueue."""
         with torch.cuda.stream(self._copies):
-            target.copy_(source, non_blocking=True)
+            for source, target in zip(sources, targets, strict=True):
+                target.copy_(source, non_blocking=True)
 
     def copied(self) -> Fence:
         """See DeviceQueue."""

@@ -46,7 +46,8 @@ def measure_drive(
     seconds_each: float = 1.0,
     seed: int = 0,
 ) -> list[DriveSpeed]:
-    """Read random places of files with O_DIRECT, for `seconds_each` per size and depth. Blocks; writes nothing.
+    """Read random places of files with O_DIRECT, for `seconds_each` per size and depth, at least once each. Blocks;
+    writes nothing.
 
     sizes: multiples of a block. Raises InputError where no file is as large as the largest read, ExpertReadError where
     files cannot be read, or not past the page cache: then the figures would be those of memory.
@@ -84,7 +85,9 @@ def _measure(files: list[tuple[int, int, Path]], n_bytes: int, depth: int, secon
     def work() -> None:
         nonlocal n_begun, n_done
         buffer = mmap.mmap(-1, n_bytes)
-        while perf_counter() - started < seconds and not errors:
+        is_first = True  # on a busy machine a thread may begin when the time is over
+        while (is_first or perf_counter() - started < seconds) and not errors:
+            is_first = False
             with lock:
                 descriptor, offset, path = places[n_begun % len(places)]
                 n_begun += 1

@@ -43,14 +43,25 @@ class RowEmbedding(torch.nn.Module):
 
 
 class _Context(Protocol):
+    layers: list[Any]
+
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None: ...
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool: ...
 
 
 class _Unchanged:
-    """A cache that is read and not written: hashing looks at the tokens before, and would store the new ones."""
+    """A cache that is read and not written: hashing looks at the tokens before, and would store the new ones.
+
+    transformers 5.24 asks for `get_conv_state`, 5.17 for the other two.
+    """
 
     def __init__(self, cache: _Context) -> None:
         self._cache = cache
+        self.layers = cache.layers
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        return self._cache.has_previous_state(layer_idx, state_idx=state_idx)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         return self._cache.get_conv_state(layer_idx, state_idx=state_idx)
@@ -92,8 +103,9 @@ def attach(network: Any, stages: Mapping[str, RowStage]) -> None:
         modules = [network.get_submodule(name) for name in names if name.startswith(prefix)]
 
         def stage_rows(layer: Any, args: Any, kwargs: dict[str, Any], modules: list[Any] = modules) -> None:
+            cache = kwargs["cache"] if "cache" in kwargs else kwargs["past_key_values"]  # so up to transformers 5.17
             for module in modules:
-                getattr(module, TABLE).rows.stage(rows_of(module, kwargs["ple_input_ids"], kwargs["cache"]))
+                getattr(module, TABLE).rows.stage(rows_of(module, kwargs["ple_input_ids"], cache))
 
         network.get_submodule(prefix)[0].register_forward_pre_hook(stage_rows, with_kwargs=True)
 

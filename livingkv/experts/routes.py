@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from livingkv.experts.cuda_queue import sent
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -34,9 +36,9 @@ AnyRoute = Route | OneTokenRoute
 def routes_of(rows: list[list[int]], n_experts: int, device: torch.device) -> list[AnyRoute]:
     """The work of every expert that was chosen, in ascending order; OneTokenRoutes all, or none.
 
-    One transfer to the device, unless it is a single token. rows: the router's choice, [tokens][top_k]. An expert's
-    tokens are ordered by rank, then by token: eager code asks `torch.where` of a mask [rank, token]. The number
-    `n_experts` marks what other devices compute, and is left out.
+    One transfer to the device, which nobody waits for, unless it is a single token. rows: the router's choice,
+    [tokens][top_k]. An expert's tokens are ordered by rank, then by token: eager code asks `torch.where` of a mask
+    [rank, token]. The number `n_experts` marks what other devices compute, and is left out.
     """
     work: dict[int, list[tuple[int, int]]] = {}
     for rank in range(len(rows[0]) if rows else 0):
@@ -50,6 +52,6 @@ def routes_of(rows: list[list[int]], n_experts: int, device: torch.device) -> li
     if not experts:
         return []
     flat = torch.tensor([pair for expert in experts for pair in work[expert]], dtype=torch.int64)
-    ranks, tokens = flat.t().contiguous().to(device)
+    ranks, tokens = sent(flat.t().contiguous(), device)
     sizes = [len(work[expert]) for expert in experts]
     return [Route(*one) for one in zip(experts, tokens.split(sizes), ranks.split(sizes), strict=True)]

@@ -20,6 +20,7 @@ from torch import Tensor
 from livingkv.errors import CheckpointChanged, ExpertReadError, StagedRowsError
 from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint
+from livingkv.experts.cuda_queue import sent
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.row_cache import RowCache
 from livingkv.experts.row_codes import decoded_rows
@@ -153,7 +154,7 @@ class RowStage:
             self._compare(staged.unique, rows, self._reread)
         self._cache.keep(staged.unique[staged.missing], rows[staged.missing])
         on_device, self._fence = self._device.copied(torch.from_numpy(rows))
-        inverse = torch.from_numpy(staged.inverse).to(on_device.device)
+        inverse = sent(torch.from_numpy(staged.inverse), on_device.device)
         return self._decoded(on_device.index_select(0, inverse)).view(*ids.shape, self.table.values.width)
 
     def close(self) -> None:
@@ -188,6 +189,7 @@ class RowStage:
         if self._unregister is not None:
             self._unregister()
             self._unregister = None
+        n_rows = max(n_rows, 2 * len(self._buffer))  # pinning takes time, and longer passes come one after the other
         n_bytes = n_rows * self.table.row_bytes
         self._buffer = np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8).reshape(n_rows, -1)
         if self._register is not None:

@@ -7,6 +7,7 @@ can be tested without a device. Knows rows, slots and queues; refuses to know ro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from livingkv.experts.arena import Fence, Row, RowArena
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.index import ExpertIndex, LayerIndex
 from livingkv.experts.keys import ExpertKey
-from livingkv.experts.layout import ALIGNMENT, rounded
+from livingkv.experts.layout import ALIGNMENT, Slot, rounded
 
 
 class Stage(Protocol):
@@ -56,8 +57,8 @@ class DeviceQueue(Protocol):
     def buffer(self, n_bytes: int) -> Tensor:
         """Memory of the device, uint8."""
 
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        """Queue a copy from RAM to the device among the copies."""
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        """Queue copies from RAM to the device among the copies, one of each source, all uint8."""
 
     def copied(self) -> Fence:
         """Done when every copy queued so far is."""
@@ -72,9 +73,25 @@ class DeviceQueue(Protocol):
         """What is computed from now on begins when the fence is done."""
 
 
+class _Layout:
+    """Where the slots of one kind of layer lie in a buffer: as bytes, and as what is computed with."""
+
+    def __init__(self, slots: tuple[Slot, ...], memory: Tensor) -> None:
+        self.targets: list[Tensor] = []
+        self.views: dict[str, Tensor] = {}
+        end = 0
+        for slot in slots:
+            target = memory[end : end + slot.n_bytes]
+            self.targets.append(target)
+            self.views[slot.tensor] = target.view(TORCH_TYPES[slot.dtype]).view(slot.shape)
+            end = rounded(end + slot.n_bytes, ALIGNMENT)
+
+
 @dataclass(slots=True)
 class _Buffer:
-    memory: Tensor
+    """layouts: one for each kind of layer. read: done when what computes with the last expert is."""
+
+    layouts: list[_Layout]
     key: ExpertKey | None = None
     read: Fence | None = None
 
@@ -86,7 +103,11 @@ class DeviceStage:
         assert n_buffers >= 1
         self._index, self._arena, self._queue = index, arena, queue
         self._n_bytes = max(_device_bytes(layer) for layer in index.layers)
-        self._buffers = [_Buffer(queue.buffer(self._n_bytes)) for _ in range(n_buffers)]
+        kinds = list(dict.fromkeys(layer.slots for layer in index.layers))
+        self._kinds = [kinds.index(layer.slots) for layer in index.layers]
+        memories = [queue.buffer(self._n_bytes) for _ in range(n_buffers)]
+        # made once: views are not made for every expert of every token
+        self._buffers = [_Buffer([_Layout(slots, memory) for slots in kinds]) for memory in memories]
         self._next = 0
 
     @property
@@ -101,20 +122,15 @@ class DeviceStage:
         assert buffer.key is None, "an expert is still computed with"
         if buffer.read is not None:
             self._queue.copy_after(buffer.read)
-        views, end = {}, 0
-        sources = row_views(self._index, key, row).values()
+        layout = buffer.layouts[self._kinds[key.layer]]
         try:
-            for slot, source in zip(self._index.layers[key.layer].slots, sources, strict=True):
-                target = buffer.memory[end : end + slot.n_bytes]
-                self._queue.copy(source.view(-1).view(torch.uint8), target)
-                views[slot.tensor] = target.view(source.dtype).view(source.shape)
-                end = rounded(end + slot.n_bytes, ALIGNMENT)
+            self._queue.copy(row_slots(self._index, key, row), layout.targets)
         finally:  # also of copies after which one failed
             copied = self._queue.copied()
             self._arena.copying(row, copied)
         self._queue.compute_after(copied)
         buffer.key = key
-        return views
+        return layout.views
 
     def used(self, key: ExpertKey) -> None:
         """See Stage."""
@@ -122,14 +138,22 @@ class DeviceStage:
         buffer.key, buffer.read = None, self._queue.computed()
 
 
+def row_slots(index: ExpertIndex, key: ExpertKey, row: Row) -> list[Tensor]:
+    """The slots of a row as bytes, uint8 over its memory. Made once for each time that the row is read into."""
+    if not row.slots:
+        offsets = index.placement(key).slot_offsets
+        row.slots.extend(
+            torch.frombuffer(row.data[offset : offset + slot.n_bytes], dtype=torch.uint8)
+            for slot, offset in zip(index.layers[key.layer].slots, offsets, strict=True)
+        )
+    return row.slots
+
+
 def row_views(index: ExpertIndex, key: ExpertKey, row: Row) -> dict[str, Tensor]:
     """The slots of a row as tensors over its memory. Made once for each time that the row is read into."""
     if not row.views:
-        layer = index.layers[key.layer]
-        for slot, offset in zip(layer.slots, index.placement(key).slot_offsets, strict=True):
-            dtype = TORCH_TYPES[slot.dtype]
-            raw = torch.frombuffer(row.data[offset : offset + slot.n_bytes], dtype=torch.uint8)
-            row.views[slot.tensor] = raw.view(dtype).view(slot.shape)
+        for slot, raw in zip(index.layers[key.layer].slots, row_slots(index, key, row), strict=True):
+            row.views[slot.tensor] = raw.view(TORCH_TYPES[slot.dtype]).view(slot.shape)
     return row.views
 
 

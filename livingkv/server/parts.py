@@ -16,6 +16,7 @@ from livingkv.sampling import Sampler, Sampling
 from livingkv.server.counters import Counters
 from livingkv.server.embedding import Embedding
 from livingkv.server.jobs import Jobs
+from livingkv.server.joining import Joining
 from livingkv.server.limits import TurnLimits
 from livingkv.server.options import ServerOptions
 from livingkv.server.settings import cancellable_settings
@@ -28,13 +29,16 @@ from livingkv.state_model import StateModel, load_state_model
 class Parts:
     """What there is once the model is loaded. Used on the inference thread only, but for names and limits."""
 
-    def __init__(self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs) -> None:
+    def __init__(
+        self, options: ServerOptions, model: LoadedModel, counters: Counters, jobs: Jobs, joining: Joining
+    ) -> None:
         self.model = model
         self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
+        joining.take_part(self.engine.runner)
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
-        self.tenants = Tenants(options.folder, model, self.settings, counters, jobs.writes_to)
+        self.tenants = Tenants(options.folder, model, self.settings, joining, counters, jobs.writes_to)
         self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:

@@ -4,7 +4,7 @@
 """
 
 from livingkv.snapshots.key import SnapshotKey, fresh_cache, snapshot_key
-from livingkv.snapshots.session import SnapshotSession, Turn, assistant_header, greedy, header_start
+from livingkv.snapshots.session import SnapshotSession, Turn, assistant_header, cache_argument, greedy, header_start
 from livingkv.snapshots.snapshots import Restored, SnapshotCounts, Snapshots, Taken, Tier
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Tier",
     "Turn",
     "assistant_header",
+    "cache_argument",
     "fresh_cache",
     "greedy",
     "header_start",

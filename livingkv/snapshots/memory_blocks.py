@@ -53,9 +53,9 @@ class _Span(NamedTuple):
     members: tuple[int, ...]
 
 
-def room(n_bytes: int, residue: int) -> Tensor:
-    """New memory on the CPU, uint8 [n_bytes], at that address modulo ALIGNMENT."""
-    memory = torch.empty(n_bytes + ALIGNMENT, dtype=torch.uint8)
+def room(n_bytes: int, residue: int, device: torch.device | str = "cpu") -> Tensor:
+    """New memory, uint8 [n_bytes], at that address modulo ALIGNMENT."""
+    memory = torch.empty(n_bytes + ALIGNMENT, dtype=torch.uint8, device=device)
     start = (residue - memory.data_ptr()) % ALIGNMENT
     return memory[start : start + n_bytes]
 
@@ -88,7 +88,10 @@ def packed(tensors: Sequence[Tensor]) -> tuple[list[Block], list[View]]:
 
 
 def unpacked(blocks: Sequence[Block], views: Sequence[View], device: torch.device) -> list[Tensor]:
-    """The tensors in new memory; equal views are one tensor. Views of the CPU stay there, others go to `device`."""
+    """The tensors in new memory; equal views are one tensor. Views of the CPU stay there, others go to `device`.
+
+    Returns when all of them are there: copies to a device are queued one after the other and waited for once.
+    """
     memory: dict[tuple[int, bool], Tensor] = {}
     made: dict[View, Tensor] = {}
     for view in views:
@@ -97,16 +100,14 @@ def unpacked(blocks: Sequence[Block], views: Sequence[View], device: torch.devic
         block = blocks[view.block]
         on_cpu = view.device == "cpu"
         if (view.block, on_cpu) not in memory:
-            if on_cpu:
-                target = room(block.n_bytes, block.residue)
-                target.copy_(block.data)
-            else:
-                target = block.data.to(device)
-            memory[view.block, on_cpu] = target
+            target = room(block.n_bytes, block.residue, "cpu" if on_cpu else device)
+            memory[view.block, on_cpu] = target.copy_(block.data, non_blocking=True)
         dtype = TORCH_TYPES[view.dtype]
         start = memory[view.block, on_cpu][view.offset :]
         whole = start[: start.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
         made[view] = whole.as_strided(view.shape, view.strides, whole.storage_offset())
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
     return [made[view] for view in views]
 
 

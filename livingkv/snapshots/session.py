@@ -42,6 +42,11 @@ def assistant_header(tokenizer: Any) -> tuple[int, ...]:
     return tuple(tokenizer.encode(header, add_special_tokens=False)) if header else ()
 
 
+def cache_argument(network: Any) -> str:
+    """What transformers calls the cache when a network is called: it depends on its version."""
+    return "cache" if "cache" in inspect.signature(network.forward).parameters else "past_key_values"
+
+
 class SnapshotSession:
     """A network and its snapshots. Used by one thread; turns one after the other.
 
@@ -65,8 +70,7 @@ class SnapshotSession:
         self._fresh = fresh
         self._piece_tokens = piece_tokens
         self._before_pass = before_pass or (lambda: None)
-        known = inspect.signature(network.forward).parameters
-        self._cache_name = "cache" if "cache" in known else "past_key_values"
+        self._cache_name = cache_argument(network)
 
     def read(self, tokens: Sequence[int], *, marks: Sequence[int] = (), user: str = "", on_disk: bool = True) -> Turn:
         """Read a prompt; only what follows its longest kept beginning is computed. marks: numbers of tokens after which

@@ -5,7 +5,8 @@ So a missing fence shows as stale or overwritten numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ IDS = torch.tensor([[5, 17, 80, 3, 44, 9]])
 class ListFence:
     """Done when so many entries of a list were run."""
 
-    def __init__(self, device: ListDevice, queue: list[Callable[[], None]], n_before: int) -> None:
+    def __init__(self, device: ListDevice, queue: list[Callable[[], object]], n_before: int) -> None:
         self.device, self.queue, self.n_before = device, queue, n_before
 
     def is_done(self) -> bool:
@@ -47,12 +48,12 @@ class ListDevice:
     """
 
     def __init__(self, *, forget_copied: bool = False) -> None:
-        self.copies: list[Callable[[], None]] = []
+        self.copies: list[Callable[[], object]] = []
         self.n_run = {id(self.copies): 0}
         self.demands: list[str] = []
         self._forget_copied = forget_copied
 
-    def run(self, queue: list[Callable[[], None]], n_before: int) -> None:
+    def run(self, queue: list[Callable[[], object]], n_before: int) -> None:
         while self.n_run[id(queue)] < n_before:
             queue[self.n_run[id(queue)]]()
             self.n_run[id(queue)] += 1
@@ -60,11 +61,10 @@ class ListDevice:
     def buffer(self, n_bytes: int) -> Tensor:
         return torch.full((n_bytes,), 255, dtype=torch.uint8)
 
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        def copy() -> None:
-            target.copy_(source)
-
-        self.copies.append(copy)
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            assert source.dtype == target.dtype == torch.uint8 and source.shape == target.shape
+            self.copies.append(partial(target.copy_, source))
 
     def copied(self) -> Fence:
         return ListFence(self, self.copies, len(self.copies))
@@ -138,10 +138,9 @@ def test_a_pass_that_fails_gives_its_buffer_back(checkpoint_of: MadeOf) -> None:
 class HalfBroken(ListDevice):
     """Its second copy fails when it is queued."""
 
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        if len(self.copies) == 1:
-            raise RuntimeError("no copy")
-        super().copy(source, target)
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        super().copy(sources[:1], targets[:1])
+        raise RuntimeError("no copy")
 
 
 def test_a_row_of_which_a_part_is_being_copied_is_not_given_away(checkpoint_of: MadeOf) -> None:

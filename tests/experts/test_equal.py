@@ -41,16 +41,17 @@ def budget(index_row_bytes: int, n_rows: int, n_threads: int) -> int:
 
 def answers(network: Any) -> list[torch.Tensor]:
     """Logits of a prompt, of single tokens behind it, and of two prompts at once; and a greedy generation."""
+    prompt = PROMPT.to(network.device)
     with torch.no_grad():
-        whole = network(PROMPT, use_cache=True)
+        whole = network(prompt, use_cache=True)
         found = [whole.logits]
         cache = whole.past_key_values
         for token in (4, 61):
-            step = network(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            step = network(prompt.new_tensor([[token]]), past_key_values=cache, use_cache=True)
             cache = step.past_key_values
             found.append(step.logits)
-        found.append(network(torch.cat([PROMPT, PROMPT.flip(1)])).logits)
-        found.append(network.generate(PROMPT, max_new_tokens=4, do_sample=False, use_cache=True))
+        found.append(network(torch.cat([prompt, prompt.flip(1)])).logits)
+        found.append(network.generate(prompt, max_new_tokens=4, do_sample=False, use_cache=True))
     return found
 
 

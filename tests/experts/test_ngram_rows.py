@@ -18,6 +18,7 @@ from livingkv.experts.row_codes import decoded_table, sharing_of
 from livingkv.experts.row_loading import find_tables
 from livingkv.experts.skeleton import causal_class, skeleton
 from livingkv.model_loading import read_config
+from livingkv.snapshots import cache_argument
 from tests.experts.coded_moe import CONFIGS
 from tests.experts.tiny_moe import make_checkpoint, plain_network
 
@@ -37,14 +38,15 @@ def load(folder: Path, **rows: int) -> StreamedModel:
 
 def test_logits_are_those_of_transformers(folder: Path) -> None:
     plain = plain_network(folder)
+    name = cache_argument(plain)
     with load(folder) as streamed, torch.no_grad():
         assert not [name for name in streamed.network.state_dict() if "ngram_embedding" in name]
         assert torch.equal(streamed.network(IDS).logits, plain(IDS).logits)
         ours, theirs = streamed.network(IDS[:, :5], use_cache=True), plain(IDS[:, :5], use_cache=True)
         for position in range(5, IDS.shape[1]):
             token = IDS[:, position : position + 1]
-            ours = streamed.network(token, cache=ours.cache, use_cache=True)
-            theirs = plain(token, cache=theirs.cache, use_cache=True)
+            ours = streamed.network(token, **{name: ours[name]}, use_cache=True)
+            theirs = plain(token, **{name: theirs[name]}, use_cache=True)
             assert torch.equal(ours.logits, theirs.logits)
         assert streamed.tables is not None
         counts = list(streamed.tables.counts().values())

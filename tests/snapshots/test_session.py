@@ -18,6 +18,7 @@ from livingkv.snapshots import (
     Snapshots,
     SnapshotSession,
     assistant_header,
+    cache_argument,
     fresh_cache,
     header_start,
     snapshot_key,
@@ -39,7 +40,7 @@ def session_of(
 ) -> SnapshotSession:
     fresh = fresh_cache(network)
     key = snapshot_key(network, "tiny", fresh)
-    snapshots = Snapshots(folder, key, fresh, ram_bytes=ram_bytes, disk_bytes=1 << 24)
+    snapshots = Snapshots(folder, key, fresh, ram_bytes=ram_bytes, disk_bytes=1 << 24, device=network.device)
     return SnapshotSession(network, snapshots, fresh, piece_tokens=piece_tokens)
 
 
@@ -64,7 +65,8 @@ def uninterrupted(network: Any) -> tuple[list[int], torch.Tensor, list[int]]:
 
     def step(ids: list[int]) -> torch.Tensor:
         with torch.no_grad():
-            made = network(torch.tensor([ids]), cache=cache, use_cache=True, logits_to_keep=1)
+            tokens, named = torch.tensor([ids], device=network.device), {cache_argument(network): cache}
+            made = network(tokens, **named, use_cache=True, logits_to_keep=1)
         logits: torch.Tensor = made.logits[0, -1]
         return logits
 

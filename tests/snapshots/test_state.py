@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from livingkv.errors import SnapshotDamaged, UnsupportedModel
-from livingkv.snapshots import fresh_cache
+from livingkv.snapshots import cache_argument, fresh_cache
 from livingkv.snapshots.cropping import crop, may_crop
 from livingkv.snapshots.memory_blocks import packed, unpacked
 from livingkv.snapshots.state import restored_cache, state_of
@@ -20,7 +20,8 @@ CPU = torch.device("cpu")
 
 def read(network: Any, cache: Any, ids: list[int]) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = network(torch.tensor([ids]), cache=cache, use_cache=True).logits
+        tokens, named = torch.tensor([ids], device=network.device), {cache_argument(network): cache}
+        logits: torch.Tensor = network(tokens, **named, use_cache=True).logits
     return logits
 
 
