@@ -18,14 +18,19 @@ import typer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
 
-from experiments.haystack import build_haystack, choose_asked, make_needles  # noqa: E402
+from experiments.haystack import CountTokens, build_haystack, choose_asked, make_needles  # noqa: E402
 from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv import Memory  # noqa: E402
-from livingkv.models import Weights, load_model  # noqa: E402
+from livingkv.models import LoadedModel, Weights, load_model  # noqa: E402
 
 RESULT = Path(__file__).with_name("needles.json")
 SIDES: tuple[Weights, ...] = ("bf16", "int8", "int4")
 PHRASINGS = (1, 3)
+
+
+def counter(model: LoadedModel) -> CountTokens:
+    """Counts tokens of texts."""
+    return lambda texts: [len(ids) for ids in model.tokenizer(list(texts))["input_ids"]]
 
 
 def main(
@@ -44,13 +49,7 @@ def main(
             loaded = load_model(model, device="cpu", weights=side)
             with Memory.open(Path(folder) / "store", model=loaded) as memory:
                 if side == SIDES[0]:
-                    words = loaded.tokenizer
-                    haystack = build_haystack(
-                        tokens,
-                        hidden,
-                        seed=seed,
-                        count_tokens=lambda texts, words=words: [len(ids) for ids in words(list(texts))["input_ids"]],
-                    )
+                    haystack = build_haystack(tokens, hidden, seed=seed, count_tokens=counter(loaded))
                     memory.ingest("haystack", text=haystack.text.encode())
                 answers[side] = [
                     {"key": needle.key, "phrasing": phrasing, "answer": given, "right": needle.answered_by(given)}
