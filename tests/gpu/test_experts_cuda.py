@@ -113,7 +113,7 @@ def test_equal_to_the_network_of_the_same_numbers(coded_of: CodedOf, case: str, 
     row_bytes = index_of(coded.folder, "cuda").row_bytes
     ram_bytes = budget(row_bytes, LAP + 4, 2)
     with load_streamed(
-        coded.folder, ram_bytes=ram_bytes, n_threads=2, piece_bytes=4096, dtype=dtype, device=DEVICE
+        coded.folder, ram_bytes=ram_bytes, n_threads=2, piece_bytes=4096, dtype=dtype, device=DEVICE, products="exact"
     ) as streamed:
         assert agree(expected, answers(streamed.network)) and streamed.check() == []
 
