@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from livingkv.device_numbers import numbers_on
 from livingkv.errors import RecordDamaged
 from livingkv.model_rope import Rope
 from livingkv.page_layout import (
@@ -49,8 +50,9 @@ class PageCodec(Protocol):
         """One bytes object for each page of `kv`, whose token count is a multiple of 64."""
         ...
 
-    def seal(self, kv: KV, first_token: int) -> list[bytes]:
-        """`encode`, and what `decode` gives of the pages takes the place of the numbers in `kv`."""
+    def seal(self, kv: KV, first_token: int) -> Tensor:
+        """The pages that `encode` makes, uint8 [pages, `page_bytes`] on the device of `kv`, which is not waited for;
+        what `decode` gives of them takes the place of the numbers in `kv`."""
         ...
 
     def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
@@ -89,6 +91,7 @@ class Lossless:
 
     def __init__(self, shape: PageShape) -> None:
         self._shape = shape
+        self._headers = _Headers("lossless", shape)
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec."""
@@ -96,14 +99,18 @@ class Lossless:
         pages = zip(*(torch.split(part, PAGE_TOKENS, 2) for part in both), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
-    def seal(self, kv: KV, first_token: int) -> list[bytes]:
+    def seal(self, kv: KV, first_token: int) -> Tensor:
         """See PageCodec."""
-        return self.encode(kv, first_token)
+        by_page = [part.view(*part.shape[:2], -1, PAGE_TOKENS, part.shape[3]).movedim(2, 0) for part in kv]
+        return self._headers.before([part.flatten(1).view(torch.uint8) for part in by_page])
+
+    def run_header(self, n_tokens: int) -> bytes:
+        """What `encode_run` puts before the bytes of keys and values."""
+        return page_header("lossless", self._shape, n_tokens)
 
     def encode_run(self, kv: KV) -> bytes:
         """Any number of tokens as one bytes object."""
-        header = page_header("lossless", self._shape, kv.keys.shape[2])
-        return b"".join((header, raw_bytes(kv.keys), raw_bytes(kv.values)))
+        return b"".join((self.run_header(kv.keys.shape[2]), raw_bytes(kv.keys), raw_bytes(kv.values)))
 
     def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""
@@ -162,6 +169,7 @@ class Int8:
         self.shape = shape
         self._rope = rope
         self._bias = _stack_bias(shape, key_bias)
+        self._headers = _Headers("int8", shape)
         numbers = shape.n_layers * shape.n_kv_heads * PAGE_TOKENS * shape.head_dim
         heads = shape.n_layers * shape.n_kv_heads
         self.sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
@@ -171,14 +179,18 @@ class Int8:
         """See PageCodec. One copy from the device."""
         return self.pages_of(self.rows(kv, self.rotation([first_token], kv.keys.shape[2], kv.keys.device), 0))
 
-    def seal(self, kv: KV, first_token: int) -> list[bytes]:
+    def seal(self, kv: KV, first_token: int) -> Tensor:
         """See PageCodec."""
         by = self.rotation([first_token], kv.keys.shape[2], kv.keys.device)
         codes = self._quantized(kv, by, 0)
-        pages, stored = self.pages_of(_row_bytes(codes)), self._numbers(codes, by, 0)
+        rows, stored = _row_bytes(codes), self._numbers(codes, by, 0)
         kv.keys.copy_(stored.keys)
         kv.values.copy_(stored.values)
-        return pages
+        return self.with_headers(rows)
+
+    def with_headers(self, rows: Tensor) -> Tensor:
+        """Whole pages, uint8 [pages, `page_bytes`], from `rows` of all layers."""
+        return self._headers.before([rows])
 
     def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec. All pages at once, each copied to the device from where it lies."""
@@ -255,7 +267,7 @@ class Int8:
         """By the positions of runs of `n_tokens`, one after the other; None where there is no bias to rotate."""
         if self._bias is None:
             return None
-        firsts = torch.tensor(first_tokens, dtype=torch.int64, device=device)
+        firsts = numbers_on(device, first_tokens)
         return rotation((firsts[:, None] + torch.arange(n_tokens, device=device)).flatten(), self._rope)
 
     def _rotated_bias(self, by: Rotation | None, first_layer: int, kv: KV) -> Tensor | None:
@@ -290,3 +302,18 @@ def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     scale = torch.where(scale.float() < exact, bits + 1, bits).view(torch.bfloat16)
     divisor = torch.where(scale == 0, 1.0, scale.float())
     return (x / divisor).round_().to(torch.int8), scale
+
+
+class _Headers:
+    """The header of a whole page as a tensor, copied to each device once: a copy to a device waits for it."""
+
+    def __init__(self, name: CodecName, shape: PageShape) -> None:
+        self._header = torch.frombuffer(bytearray(page_header(name, shape, PAGE_TOKENS)), dtype=torch.uint8)
+        self._copies: dict[torch.device, Tensor] = {}
+
+    def before(self, parts: Sequence[Tensor]) -> Tensor:
+        """Whole pages, uint8 [pages, bytes], from their sections [pages, bytes]."""
+        device, n_pages = parts[0].device, len(parts[0])
+        if device not in self._copies:
+            self._copies[device] = self._header.to(device)
+        return torch.cat((self._copies[device].expand(n_pages, -1), *parts), 1)

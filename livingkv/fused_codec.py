@@ -40,14 +40,14 @@ class FusedInt8:
             return self._plain.encode(kv, first_token)
         return self._plain.pages_of(self._rows(kv, self._by([first_token], kv.keys.shape[2], kv.keys.device), 0))
 
-    def seal(self, kv: KV, first_token: int) -> list[bytes]:
+    def seal(self, kv: KV, first_token: int) -> Tensor:
         """See PageCodec."""
         if self._is_elsewhere(kv.keys):
             return self._plain.seal(kv, first_token)
         by = self._by([first_token], kv.keys.shape[2], kv.keys.device)
         rows = self._rows(kv, by, 0)
         self._write(rows, by, 0, _side_by_side(len(rows)), kv)
-        return self._plain.pages_of(rows)
+        return self._plain.with_headers(rows)
 
     def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from livingkv.device_numbers import numbers_on
 from livingkv.model_rope import Rope
 from livingkv.page_kernels import decode_pages, encode_pages
 from livingkv.page_layout import KV, PageShape
@@ -75,14 +76,14 @@ class FusedPages:
         deltas = sorted({place.delta for place in places} - {0})
         turns = {0: -1} | {delta: number for number, delta in enumerate(deltas)}
         table = [(place.slot - place.lo, place.lo, place.hi, turns[place.delta]) for place in places]
-        turned = rotation(torch.tensor(deltas, dtype=torch.int64, device=device), rope) if deltas else None
+        turned = rotation(numbers_on(device, deltas), rope) if deltas else None
         keys, values, *strides = self._numbers(into.keys, into.values)
         decode_pages[self._grid(len(rows), n_layers)](
             *_sections(rows, layout),
             *_tables(by, device),
             _or_any(bias, device),
             *_tables(turned, device),
-            torch.tensor(table, dtype=torch.int32, device=device),
+            numbers_on(device, table, torch.int32),
             keys,
             values,
             *strides,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from livingkv.errors import InputError, UnsupportedModel
 from livingkv.experts import StreamedModel, load_streamed
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
+from livingkv.index import TokenEmbedder
 from livingkv.model_fetch import Progress
 from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
 from livingkv.model_probe import AttentionFacts, probe_attention
@@ -58,6 +59,7 @@ class LoadedModel:
     model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit", or the method of weights that came
     packed): parts of a store's fingerprint.
     experts: what streams the network's experts; None where the network holds all of itself.
+    embedders: what an engine made of the input embeddings, which takes a time: one, or none yet.
     decode_weights: generation reads weights of so many bits where it can (livingkv.packed); None: the network's own. No
     part of the fingerprint (docs/decisions/0029).
     """
@@ -79,6 +81,7 @@ class LoadedModel:
     quantization: str
     experts: StreamedModel | None = None
     decode_weights: DecodeWeights | None = None
+    embedders: list[TokenEmbedder] = field(default_factory=list, repr=False)
 
     def close(self) -> None:
         """Give back the files and the RAM of streamed experts; a network that holds all of itself has nothing to close.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -21,6 +20,7 @@ from livingkv.decoding import Decoder, decoder_for
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
 from livingkv.packed import MAX_ROWS, PackedStep, step_for
+from livingkv.pass_clock import PassClock
 from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
@@ -95,10 +95,9 @@ class Runner:
         self.join: Callable[[DecodeStep], Tensor | None] = _alone
         self.records = True
         self._is_whole = False
+        self._clock = PassClock(model.device)
         self._is_packed_tried = False
         self._packed: PackedStep | None = None
-        self._n_timed = 0
-        self._timed_s = 0.0
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
@@ -122,8 +121,9 @@ class Runner:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast text was read so far, over all passes of 16 tokens and more; None before the first."""
-        return self._n_timed / self._timed_s if self._n_timed else None
+        """How fast text was read so far, over all passes of 16 tokens and more; None before the first. On a GPU over
+        those that are over; waits for the first."""
+        return self._clock.tokens_per_s
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor, state: AttentionState) -> None:
@@ -183,14 +183,22 @@ class Runner:
         self.n_passes += 1
         return joined
 
-    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
-        """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
-        if not self.records:
-            return None
+    @torch.inference_mode()
+    def prepare(self, n_rows: int) -> None:
+        """Record decode steps of up to so many states now, where they are recorded at all; else the first step does,
+        and takes seconds."""
+        if (decoder := self._decoder()) is not None:
+            decoder.prepare(n_rows)
+
+    def _decoder(self) -> Decoder | None:
         if not self._shared.has_asked:
             self._shared.has_asked = True
             self._shared.decoder = decoder_for(self.model, self._probe, self.head)
-        decoder = self._shared.decoder
+        return self._shared.decoder
+
+    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
+        """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
+        decoder = self._decoder() if self.records else None
         if decoder is None:
             return None
         self.let_others()
@@ -202,10 +210,11 @@ class Runner:
 
     def _probe(self, token_ids: Tensor, space: AttentionState) -> Tensor:
         """The last token's logits [vocabulary], for comparison: counted nowhere."""
-        counted = self.n_prefilled, self.n_passes, self._n_timed, self._timed_s
+        counted = self.n_prefilled, self.n_passes, self._clock
+        self._clock = PassClock(self.model.device)
         with self.uninterrupted():
             logits = self.logits(token_ids, space)[0, -1]
-        self.n_prefilled, self.n_passes, self._n_timed, self._timed_s = counted
+        self.n_prefilled, self.n_passes, self._clock = counted
         return logits
 
     @torch.inference_mode()
@@ -276,15 +285,12 @@ class Runner:
         if not self._is_whole:
             self.between()
         n = token_ids.shape[1]
-        started = perf_counter()
+        begun = self._clock.now() if n >= _TIMED_TOKENS else None
         state.begin(n)
         hidden = (compute or self._modules)(token_ids, state)
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
         self.n_passes += 1
-        if n >= _TIMED_TOKENS:
-            if hidden.device.type == "cuda":
-                torch.cuda.synchronize(hidden.device)  # else only the launch would be timed
-            self._n_timed += n * token_ids.shape[0]
-            self._timed_s += perf_counter() - started
+        if begun is not None:
+            self._clock.add(n * token_ids.shape[0], begun)
         return hidden

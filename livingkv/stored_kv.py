@@ -7,8 +7,8 @@ a tensor.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from itertools import islice
 
 import numpy as np
@@ -112,6 +112,17 @@ class StoredKV:
         except RecordDamaged:
             return None
 
+    def prefetch(self, session: SessionRow, token_lo: int, token_hi: int) -> None:
+        """Begin to read the pages of tokens [token_lo, token_hi) as far as RAM has room; does not block."""
+        last = min(token_hi, session.n_sealed_tokens)
+        pages = [
+            page
+            for page in range(token_lo // PAGE_TOKENS, -(-last // PAGE_TOKENS))
+            if (session.session_id, page) not in self._pages
+        ]
+        with suppress(RecordDamaged):  # whoever asks for the page is told
+            self._tiers.prefetch(session.session_id, pages)
+
     def cold(self, session: SessionRow, n_tokens: int, *, block_pages: int = BLOCK_PAGES) -> ColdKV:
         """The first `n_tokens` tokens, whole pages all of them, block by block. Raises PageDamaged where KV is gone."""
         assert n_tokens % PAGE_TOKENS == 0 and n_tokens <= session.n_tokens, "cold KV is pages"
@@ -183,13 +194,39 @@ def _cut(kv: KV, lo: int, hi: int) -> KV:
     return KV(kv.keys[:, :, max(lo, 0) : hi], kv.values[:, :, max(lo, 0) : hi])
 
 
+class _Window(Collection[memoryview]):
+    """Adjacent pages of a session, each valid until the next is asked for; read ahead, several at a time."""
+
+    def __init__(self, tiers: TieredPages, session_id: int, pages: range) -> None:
+        self._tiers, self._session_id, self._pages = tiers, session_id, pages
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def __contains__(self, page: object) -> bool:
+        return any(page == each for each in self)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        with closing(self._tiers.stream(self._session_id, self._pages, once=True)) as stream:
+            for _, data in stream:
+                yield data
+
+
 def restore_hot_window(
-    store: Store, engine: Engine, session: SessionRow, settings: Settings, n_sinks: int, look: LookBack | None = None
+    store: Store,
+    engine: Engine,
+    session: SessionRow,
+    settings: Settings,
+    n_sinks: int,
+    look: LookBack | None = None,
+    *,
+    tiers: TieredPages | None = None,
 ) -> HotWindow:
     """The hot window of a stored session: reads the pages that it attends, page 0 for the sinks, and the tail. look:
     left out, that of a conversation.
 
-    Past the RAM tier, whose pages they would drive out: they are held on the device from then on.
+    tiers: the store's pages; they are decoded where they lie while the next ones are read. The device holds them from
+    then on, so that in RAM they go before all others.
     """
     look = look or settings.conversation
     hot = engine.hot_window(settings, n_sinks, look)
@@ -197,10 +234,16 @@ def restore_hot_window(
         return hot
     first = window_start(session.n_tokens, look) // PAGE_TOKENS
     last = session.n_sealed_tokens // PAGE_TOKENS
-    wanted = [0] if first else []
-    pages = store.read_pages(session.session_id, [*wanted, *range(first, last)]) if last else []
-    first_of_tail, tail = store.read_tail(session.session_id)
+    session_id, window = session.session_id, range(first, last)
+    first_of_tail, tail = store.read_tail(session_id)
     if first_of_tail != session.n_sealed_tokens:  # a writer has sealed pages since the row was read
-        return restore_hot_window(store, engine, store.session(session.session_id), settings, n_sinks, look)
-    hot.restore(pages[len(wanted) :], first, pages[0] if wanted else None, tail)
+        return restore_hot_window(store, engine, store.session(session_id), settings, n_sinks, look, tiers=tiers)
+    page_zero = store.read_pages(session_id, [0])[0] if first else None
+    if tiers is not None:
+        try:
+            hot.restore(_Window(tiers, session_id, window), first, page_zero, tail)
+            return hot
+        except PageDamaged:  # damaged, or moved by a defragmentation since it was located: the store tells
+            hot = engine.hot_window(settings, n_sinks, look)
+    hot.restore(store.read_pages(session_id, window), first, page_zero, tail)
     return hot

@@ -20,7 +20,7 @@ from torch import Tensor
 from livingkv.attention import Partition, attend
 from livingkv.codec import KV, PageShape
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import Rotation, period, query_position, rotate, rotation, temperature
+from livingkv.positions import Rotation, period, query_position, query_positions, rotate, rotation, temperature
 
 
 class AttentionState(Protocol):
@@ -166,8 +166,8 @@ class Workspace:
         self.positions[: self.end - lo] = self.positions[lo : self.end].clone()
         self.start, self.end = max(self.start - lo, 0), self.end - lo
 
-    def begin(self, n_tokens: int) -> None:
-        """See AttentionState."""
+    def begin(self, n_tokens: int, *, length: int | None = None) -> None:
+        """See AttentionState. length: of the sequence, as far as scores depend on it; left out, with the new tokens."""
         assert 0 < n_tokens <= self.room, "a pass must fit the workspace"
         device = self.keys.device
         first = self.next_position
@@ -176,7 +176,7 @@ class Workspace:
         if self._dual_chunk is None:
             self._runs = [_Run(self.start, self.end, self._own)]
         else:
-            self._temperature = temperature(self._dual_chunk, first + n_tokens)
+            self._temperature = temperature(self._dual_chunk, first + n_tokens if length is None else length)
             self._runs = [
                 _Run(lo, hi, self._variant(self._dual_chunk, first, n_tokens, chunk))
                 for lo, hi, chunk in self._chunks(self._dual_chunk)
@@ -211,8 +211,8 @@ class Workspace:
         assert self._own is not None
         if key_chunk == first // period(rules):
             return self._own
-        positions = [query_position(rules, first + i, key_chunk) + key_chunk * period(rules) for i in range(n_tokens)]
-        return rotation(torch.tensor(positions, device=self.keys.device), self._rope)
+        positions = query_positions(rules, first, n_tokens, key_chunk, self.keys.device)
+        return rotation(positions + key_chunk * period(rules), self._rope)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState. Writes the new keys, rotated, and values behind the attended slots."""
@@ -233,12 +233,15 @@ class Workspace:
     def partitions(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> list[Partition]:
         """What `attend` merges, for a caller who has more to merge with it. Writes as `attend` does."""
         own, n = self.write(layer, query, key, value), query.shape[2]
+        assert self._own is not None, "begin comes first"
         runs = self._runs
         partitions = []
-        if n == 1 and runs and runs[-1].query is self._own and runs[-1].hi == self.end:
+        joins = bool(runs) and runs[-1].query is self._own and runs[-1].hi == self.end
+        if n == 1 and joins:
             runs = [*runs[:-1], _Run(runs[-1].lo, self.end + 1, self._own)]  # one token: its own key needs no mask
         else:
-            new = self.layer_view(layer, self.end, self.end + n)
+            new = self.layer_view(layer, runs[-1].lo if joins else self.end, self.end + n)
+            runs = runs[:-1] if joins else runs
             partitions.append(Partition(own, new.keys, new.values, causal=True))
         for run in runs:
             turned = own if run.query is self._own else rotate(query, run.query)

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -84,10 +85,11 @@ class Bench:
         source = torch.randn(self.scale.copied_bytes // 4, device=self.device)
         target = torch.empty_like(source)
         speeds = {}
-        for name, n_bytes, work in (
-            ("copy", 2 * source.nbytes, lambda: target.copy_(source)),
-            ("read", source.nbytes, source.sum),
-        ):
+        works: dict[str, tuple[int, Callable[[], object]]] = {
+            "copy": (2 * source.nbytes, partial(target.copy_, source)),
+            "read": (source.nbytes, partial(torch.sum, source)),
+        }
+        for name, (n_bytes, work) in works.items():
             times = []
             for _ in range(8):
                 wait(self.device)
@@ -103,7 +105,7 @@ class Bench:
     def huggingface(self) -> list[dict[str, Any]]:
         """Its own decoding, at the window's length and with everything in the cache."""
         lengths = (self.scale.window + 16, *self.scale.full)
-        return [_tried(lambda n=n: decode_whole_cache(self.network, self.scale, n, 48)) for n in lengths]
+        return [_tried(partial(decode_whole_cache, self.network, self.scale, n, 48)) for n in lengths]
 
     def lengths(self, *, chunked: bool) -> list[dict[str, Any]]:
         """One session, of each length; by passes and recorded."""
@@ -111,7 +113,8 @@ class Bench:
         for n_tokens in (*self.scale.lengths, *self.scale.lengths):  # twice: the spread is to be seen
             for records in (False, True):
                 hot = session(self.engine(chunked=chunked), self.scale, n_tokens)
-                taken = decode(self.engine(chunked=chunked), [hot], self.scale.n_steps, records=records)
+                n_steps = self.scale.n_steps if records else self.scale.n_steps // 2
+                taken = decode(self.engine(chunked=chunked), [hot], n_steps, records=records)
                 found.append({"n_stored": n_tokens, "recorded": records, **taken})
         return found
 
@@ -122,7 +125,10 @@ class Bench:
             for records in (True, False):
                 sessions = [session(engine, self.scale, self.scale.lengths[0] + 640 * n) for n in range(size)]
                 found.append(
-                    {"recorded": records, **decode(engine, sessions, self.scale.n_steps // 2, records=records)}
+                    {
+                        "recorded": records,
+                        **decode(engine, sessions, self.scale.n_steps // (2 if records else 4), records=records),
+                    }
                 )
         return found
 

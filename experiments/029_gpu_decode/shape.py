@@ -73,5 +73,5 @@ def read_bytes(network: Any) -> int:
     """Bytes of weights that one token reads: all but the embeddings, of which it reads a row."""
     embedding = network.get_input_embeddings().weight
     head = network.get_output_embeddings().weight
-    every = sum(each.nbytes for each in network.parameters())
-    return every if head.data_ptr() == embedding.data_ptr() else every - embedding.nbytes
+    every = sum(int(each.nbytes) for each in network.parameters())
+    return every if head.data_ptr() == embedding.data_ptr() else every - int(embedding.nbytes)

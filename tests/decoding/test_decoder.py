@@ -171,6 +171,8 @@ def test_the_runner_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     before = runner.n_prefilled, runner.n_passes
     got = runner.step(5, hot)
     assert (runner.n_prefilled, runner.n_passes) == (before[0] + 1, before[1] + 1) and decoder.recording(1) is not None
+    runner.prepare(3)
+    assert sorted(decoder._made) == [1, 2, 4]
     second = Engine.of(engine.model, "int8").runner  # another memory of the same model
     assert second._recorded([]) == []
     second.records = False
