@@ -7,6 +7,8 @@
 # make browser   a Chromium for the tests of the web page, where this is root on Debian and none is there; without one they
 #                are skipped. LIVINGKV_CHROMIUM names another.
 # make screenshots  the pictures of the web page in docs/screenshots, made anew
+# make bench     every figure of speed beside its baselines, in one run: experiments/033_bench, docs/BENCH.md. BENCH holds its
+#                options: make bench BENCH="--quick", BENCH="--device cuda", BENCH="--only probe,growth"
 # make clean     remove .venv and everything made here; the model cache (~/.cache/livingkv) stays
 #
 # Variables:
@@ -18,7 +20,7 @@
 #   PIP_ARGS="..."            more arguments for every pip install, such as --index-url
 #   SYSTEM_SITE=1             .venv sees the packages of PYTHON, such as a torch that is there
 
-.PHONY: install demo test check lint types fast model browser screenshots clean
+.PHONY: install demo test check lint types fast model browser screenshots bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,6 +83,11 @@ browser:
 
 screenshots: install
 	$(BIN)/python -m tests.server.screenshots
+
+# The default model's GGUF is what llama.cpp runs; where it was fetched from it lies in the cache.
+bench: model
+	$(PIP) -e ".[bench]"
+	$(BIN)/python experiments/033_bench/run.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist demo-store *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

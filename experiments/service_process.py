@@ -52,6 +52,11 @@ class ServiceProcess:
         told = {line.partition(":")[0]: line.partition(":")[2].split() for line in lines}
         return Memory(**{name: 1024 * int(told.get(field, ["0"])[0]) for name, field in _KB_FIELDS.items()})
 
+    def cpu_s(self) -> float:
+        """Processor time that it took so far, of all its threads. Raises FileNotFoundError when it has ended."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self._process.send_signal(signal.SIGKILL)

@@ -15,7 +15,6 @@ already on both sides.
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import sys
 import tempfile
@@ -26,52 +25,22 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from transformers import AutoModelForCausalLM, DynamicCache
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # an experiment is a script of the repository, not an installed module
 
 from experiments.haystack import shuffled_filler  # noqa: E402
+from experiments.plain_hugging_face import PlainHuggingFace  # noqa: E402
 from experiments.provenance import circumstances, write_json  # noqa: E402
+from experiments.timed_asks import first_token_seconds  # noqa: E402
 from livingkv import Memory, Settings  # noqa: E402
 from livingkv.model_sources import find_model  # noqa: E402
 from livingkv.models import LoadedModel, load_model  # noqa: E402
+from livingkv.results import Mode  # noqa: E402
 
-BLOCK = 512
 RESULT = Path(__file__).with_name("result.json")
 WINDOW = 4096
 QUESTION = "Summarise the last point in one word."
-
-
-class PlainHuggingFace:
-    """The baseline: the same weights in bf16, a growing DynamicCache, sdpa attention."""
-
-    def __init__(self, folder: Path) -> None:
-        self._network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
-        names = inspect.signature(self._network.model.forward).parameters
-        self._cache_name = "cache" if "cache" in names else "past_key_values"
-
-    @torch.inference_mode()
-    def read(self, ids: torch.Tensor, cache: DynamicCache) -> None:
-        """Prefill in blocks, without logits."""
-        for part in torch.split(ids, BLOCK):
-            self._network.model(part[None], use_cache=True, **{self._cache_name: cache})
-
-    def seconds_behind(self, ids: torch.Tensor, cache: DynamicCache) -> float:
-        """Time to read `ids` block by block, each behind the cache as it was given: a window that does not grow."""
-        length, total = cache.get_seq_length(), 0.0
-        for part in torch.split(ids, BLOCK):
-            started = time.perf_counter()
-            self.read(part, cache)
-            total += time.perf_counter() - started
-            cache.crop(length - cache.get_seq_length())  # negative: tokens to remove, in every version
-        return total
-
-    @torch.inference_mode()
-    def first_token(self, ids: torch.Tensor, cache: DynamicCache) -> int:
-        """Prefill the question and pick the first token."""
-        out = self._network(ids[None], use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
-        return int(out.logits[0, -1].argmax())
 
 
 def text_of(model: LoadedModel, n_tokens: int, seed: int) -> str:
@@ -96,7 +65,7 @@ def ingest_part(model: LoadedModel, plain: PlainHuggingFace, rounds: int, folder
             text = text_of(model, 2048, 10 + index)
             ids = torch.tensor(model.tokenizer(text)["input_ids"])
             done = memory.ingest(f"round {index}", text=text.encode())
-            cache = DynamicCache()
+            cache = plain.cache()
             plain.read(base, cache)
             theirs = len(ids) / plain.seconds_behind(ids, cache)
             ours = done.n_tokens / done.seconds
@@ -113,15 +82,16 @@ def restore_part(
         stored = memory.ingest("session", text=text.encode()).n_tokens
     ids = torch.tensor(model.tokenizer(text)["input_ids"])
     question = torch.tensor(model.tokenizer(QUESTION)["input_ids"])
-    cache = DynamicCache()
+    cache = plain.cache()
     started = time.perf_counter()
     plain.read(ids, cache)
     plain.first_token(question, cache)
     cold = time.perf_counter() - started
-    rows: dict[str, list[float]] = {"resume": [], "kv": []}
+    rows: dict[Mode, list[float]] = {"resume": [], "kv": []}
     for _ in range(rounds):
         for mode, seconds in rows.items():
-            seconds.append(first_token_seconds(folder / "restore", model, mode))
+            asked = "Which word describes the returned value?" if mode == "kv" else QUESTION
+            seconds.append(first_token_seconds(folder / "restore", model, mode, asked))
     medians = {mode: statistics.median(seconds) for mode, seconds in rows.items()}
     return {
         "n_tokens": stored,
@@ -130,17 +100,6 @@ def restore_part(
         "median_seconds": medians,
         "ratio": {mode: cold / seconds for mode, seconds in medians.items()},
     }
-
-
-def first_token_seconds(store: Path, model: LoadedModel, mode: Any) -> float:
-    """Open the store, recall or restore, read the question: until the first token."""
-    question = "Which word describes the returned value?" if mode == "kv" else QUESTION
-    started = time.perf_counter()
-    with Memory.open(store, model=model, read_only=True) as memory:
-        opened = time.perf_counter() - started
-        answer = memory.ask(question, mode=mode, max_tokens=1, session="default")
-    first = answer.timings_ms.first_token or answer.timings_ms.total
-    return opened + first / 1000.0
 
 
 def main(

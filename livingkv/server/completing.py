@@ -53,7 +53,7 @@ class Completion:
         reading = Reading(self.engine, self.settings, self.counters)
         logits = yield from reading.read(ids, hot)
         replying = Replying(self.engine, self.texts, replace(self.asked.wish, max_tokens=max_tokens), self.emit)
-        yield from replying.follow(reading.generate(logits, hot, replying.sampler, max_tokens))
+        yield from reading.reply(logits, hot, replying, max_tokens)
         generated, finish, _ = replying.end()
         self.emit(Done(finish, len(ids), 0, len(generated.token_ids), reading.n_prefilled, None))
 

@@ -6,6 +6,7 @@ Knows names and numbers, and counts what it is told; what stores and tiers hold 
 from __future__ import annotations
 
 import platform
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
@@ -17,6 +18,9 @@ _REFUSED = (413, 429, 503, 507)
 _REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _FIRST_TOKEN_S = (0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _STEP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+StepKind = Literal["decode", "read", "background"]
+WaitKind = Literal["request", "background"]
 
 
 class Counters(Watch):
@@ -51,6 +55,16 @@ class Counters(Watch):
         )
         self.probe_seconds = self._times("probe_seconds", "Asking the index what a question may mean", _STEP_S)
         self.restore_seconds = self._times("restore_seconds", "Bringing a session back from its store", _STEP_S)
+        self.step_seconds = self._times(
+            "step_seconds",
+            "A token for each reply, a step of a request, a step of a job",
+            _STEP_S,
+            "kind",
+        )
+        self.waited_seconds = self._times(
+            "waited_seconds", "From a request, or a job, until the model takes it up", _FIRST_TOKEN_S, "kind"
+        )
+        self.batch_rows = self._times("batch_rows", "Replies that shared a forward pass, each with a token", _ROWS)
         build = Info("livingkv_build", "What runs", registry=self.registry)
         build.info({"version": __version__, "python": platform.python_version()})
         ProcessCollector(registry=self.registry)
@@ -82,6 +96,14 @@ class Counters(Watch):
 
     def reused(self) -> None:
         self.hot_reused.inc()
+
+    def stepped(self, kind: StepKind, seconds: float) -> None:
+        """Model time was given out."""
+        self.step_seconds.labels(kind).observe(seconds)
+
+    def waited_for(self, kind: WaitKind, seconds: float) -> None:
+        """A request or a job was taken up."""
+        self.waited_seconds.labels(kind).observe(seconds)
 
     def exposition(self) -> bytes:
         """All of them in Prometheus' text format. Blocks for some milliseconds; waits for nobody's work."""

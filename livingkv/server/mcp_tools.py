@@ -40,7 +40,10 @@ class Asked:
         """What `work` returns, on the inference thread. Raises ApiError."""
         owner, limits, counters = self.owner, self.service.limits, self.service.counters
         return await self.service.call(
-            self.caller.tenant, lambda tenant: work(Remembering(tenant, owner, limits, counters)), alone=alone
+            self.caller.tenant,
+            lambda tenant: work(Remembering(tenant, owner, limits, counters)),
+            user=owner.user or "",
+            alone=alone,
         )
 
 

@@ -58,7 +58,7 @@ async def _call(
     """Do the work for whoever asks, until they go away; what is done alone forgets something, and goes on to its end.
     Raises ApiError."""
     tenant, owner = _asking(request, scope, user)
-    made = service.call(tenant, _for(service, owner, work), alone=alone)
+    made = service.call(tenant, _for(service, owner, work), user=owner.user or "", alone=alone)
     return await (made if alone else while_there(request, made))
 
 
@@ -82,7 +82,7 @@ def _add_turns(router: APIRouter, service: Service) -> None:
         tenant, owner = _asking(request, "write", body.user)
 
         async def make() -> Response:
-            made = service.call(tenant, _for(service, owner, lambda memory: memory.turn(body)))
+            made = service.call(tenant, _for(service, owner, lambda memory: memory.turn(body)), user=owner.user or "")
             return JSONResponse(await (made if HEADER in request.headers else while_there(request, made)))
 
         return await service.once.once(request, tenant, owner.user or "", make, unquoted=_unquoted)
@@ -108,7 +108,9 @@ def _add_questions(router: APIRouter, service: Service) -> None:
         name, owner = _asking(request, "read", body.user)
         limits, counters = service.limits, service.counters
         events: Events = service.follow(
-            name, lambda tenant, tell: Remembering(tenant, owner, limits, counters).ask(body, tell)
+            name,
+            lambda tenant, tell: Remembering(tenant, owner, limits, counters).ask(body, tell),
+            user=owner.user or "",
         )
         return await _streamed(request, events)
 

@@ -88,7 +88,8 @@ def _add_completions(router: APIRouter, service: Service) -> None:
     @router.post("/completions")
     async def completions(body: CompletionBody, request: Request) -> Response:
         _check_model(service, body.model)
-        caller_of(request).require("read")
+        caller = caller_of(request)
+        caller.require("read")
         prompt = body.prompt
         given: str | tuple[int, ...]
         if isinstance(prompt, list):
@@ -102,7 +103,7 @@ def _add_completions(router: APIRouter, service: Service) -> None:
             with_logprobs=body.logprobs is not None,
             echo=given if body.echo and isinstance(given, str) else "",
         )
-        events = service.complete(CompletionRequest(given, _wish(service, body, None, body.logprobs)))
+        events = service.complete(caller.tenant, CompletionRequest(given, _wish(service, body, None, body.logprobs)))
         if body.stream:
             return await answer_stream(request, events, answer, wants_usage=body.wants_usage)
         return await answer_whole(request, events, answer)
@@ -112,8 +113,9 @@ def _add_embeddings(router: APIRouter, service: Service) -> None:
     @router.post("/embeddings")
     async def embeddings(body: EmbeddingBody, request: Request) -> Response:
         _check_model(service, body.model)
-        caller_of(request).require("read")
-        found = await service.embed(_inputs(body))
+        caller = caller_of(request)
+        caller.require("read")
+        found = await service.embed(caller.tenant, _inputs(body))
         if body.dimensions not in (None, found.vectors.shape[1]):
             allowed = f"dimensions: {found.vectors.shape[1]} is what this model has"
             raise ApiError(400, allowed, param="dimensions")

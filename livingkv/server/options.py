@@ -31,6 +31,7 @@ _LEAST = {
     "state_disk_bytes": 0,
     "n_waiting": 1,
     "n_side_by_side": 1,
+    "max_batch": 1,
     "context_tokens": 1,
     "idle_s": 0.01,
     "stop_s": 0,
@@ -43,8 +44,9 @@ class ServerOptions:
     """A service over the stores in `folder`, one for each tenant. Raises InputError for what is out of range.
 
     host: an address of this machine; one that is not loopback needs `keys_file`.
-    settings: of every tenant's memory. n_waiting: requests that may wait; n_side_by_side: requests whose steps take
-    turns on the model, each with a hot window of its own. max_ingest_bytes, max_import_bytes: a text to ingest, and a
+    settings: of every tenant's memory. n_waiting: requests of one tenant that may wait; n_side_by_side: requests whose
+    steps take turns on the model, each with a hot window of its own. max_batch: replies that share a forward pass; with
+    1 each is computed as it is alone, to the last bit. max_ingest_bytes, max_import_bytes: a text to ingest, and a
     file to import; max_body_bytes: any other body. context_tokens: prompt and reply together, None for what the
     model was trained for. stop_s: how long streams may go on after SIGTERM.
     state_ram_bytes, state_disk_bytes: of each tenant, for the states of a model that is not of plain keys and values.
@@ -58,7 +60,8 @@ class ServerOptions:
     keys_file: Path | None = None
     settings: Settings = field(default_factory=Settings)
     n_waiting: int = 64
-    n_side_by_side: int = 2
+    n_side_by_side: int = 8
+    max_batch: int = 8
     context_tokens: int | None = None
     default_new_tokens: int = 1024
     max_new_tokens: int = 1 << 14

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from livingkv.engine import Engine
-from livingkv.sampling import Sampler
 from livingkv.server.counters import Counters
+from livingkv.server.replying import Replying
+from livingkv.server.stepwise import in_steps
 from livingkv.settings import Settings
 from livingkv.store import TokenIds
 from livingkv.workspace import AttentionState
@@ -49,8 +50,14 @@ class Reading:
         self.n_prefilled += n_tokens
         self._counters.prefilled_tokens.inc(n_tokens)
 
-    def generate(self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int) -> Iterator[int]:
-        """The reply's tokens, as `Runner.generate`."""
-        for token in self._engine.runner.generate(logits, state, sampler, max_tokens):
+    def reply(
+        self, logits: Tensor, state: AttentionState, replying: Replying, max_tokens: int
+    ) -> Generator[None, None, None]:
+        """Generate a reply, pausing before each forward pass, which others may share."""
+        tokens = self._engine.runner.generate(logits, state, replying.sampler, max_tokens)
+        yield from in_steps(lambda: replying.follow(self._counted(tokens)))
+
+    def _counted(self, tokens: Iterator[int]) -> Iterator[int]:
+        for token in tokens:
             self._counters.generated_tokens.inc()
             yield token

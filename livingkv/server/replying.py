@@ -5,7 +5,7 @@ Knows generated tokens; knows no session and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from livingkv.generation import Collecting, Generated
@@ -41,14 +41,13 @@ class Replying:
         self._has_told = False
         self._tokens: list[TokenLogprob] = []
 
-    def follow(self, tokens: Iterator[int]) -> Iterator[None]:
-        """Take tokens one by one, pausing after each, to the end or to a stop string."""
+    def follow(self, tokens: Iterable[int]) -> None:
+        """Take tokens one by one, to the end or to a stop string."""
         for token in tokens:
             certain = self._collecting.push(token)
             if self._wish.n_likeliest is not None:
                 self._tokens.append(self._logprob(token))
             self._tell(certain)
-            yield
             if self._collecting.ended:
                 return
 

@@ -28,7 +28,9 @@ from livingkv.server.idempotency import Idempotency
 from livingkv.server.inference_thread import InferenceThread, Phase
 from livingkv.server.job_work import JobWork
 from livingkv.server.jobs import Jobs
+from livingkv.server.joining import Joining
 from livingkv.server.limits import TurnLimits
+from livingkv.server.model_job import Whose
 from livingkv.server.options import ServerOptions
 from livingkv.server.parts import Parts, load_for_service
 from livingkv.server.state_chat import StateChat, no_memory
@@ -79,11 +81,13 @@ class Service:
         self.work = JobWork(
             options.folder, Jobs(self._in_background, self._told), self.enter, lambda: self._ready().limits
         )
+        self._joining = Joining(options.max_batch, self.counters.batch_rows.observe)
         self._thread = InferenceThread(
             self._prepare,
             self._idle,
             self._finish,
             self.counters,
+            self._joining,
             between=self._census.step,
             ready=self._resume,
             n_waiting=options.n_waiting,
@@ -147,7 +151,7 @@ class Service:
             states.warm_up()
             self._states = states
             return
-        parts = Parts(self.options, model, self.counters, self.work.jobs)
+        parts = Parts(self.options, model, self.counters, self.work.jobs, self._joining)
         parts.warm_up()
         self._streaming = None if model.experts is None else streaming_of(model.experts)
         for problem in parts.tenants.misfits():
@@ -185,16 +189,16 @@ class Service:
 
     def turn(self, tenant: str, asked: TurnRequest) -> AsyncGenerator[Event, None]:
         """A turn of a conversation. Closing the iterator gives it up."""
-        states = self._states
+        states, whose = self._states, Whose(tenant, asked.user or asked.session or "")
         if states is not None:
-            return self._events(lambda emit: states.turn(tenant, asked, emit))
+            return self._events(lambda emit: states.turn(tenant, asked, emit), whose)
         parts = self._ready()
 
         def work(emit: Emit) -> Iterator[None]:
             parts.tenants.let_go_others(tenant)
             return Turn(parts.tenants.open_one(tenant), asked, parts.limits, self.counters, emit).steps()
 
-        return self._events(work)
+        return self._events(work, whose)
 
     async def forget_states(self, tenant: str, user: str | None) -> int:
         """Forget the states that a model without plain KV left of a user's conversations, or of all; how many files.
@@ -211,13 +215,13 @@ class Service:
             yield
             emit(Done("stop", 0, 0, 0, 0, None))
 
-        async with contextlib.aclosing(self._events(work)) as events:
+        async with contextlib.aclosing(self._events(work, Whose(tenant, user or ""))) as events:
             async for event in events:
                 if isinstance(event, Failed):
                     raise event.error
         return n_files[0]
 
-    def complete(self, asked: CompletionRequest) -> AsyncGenerator[Event, None]:
+    def complete(self, tenant: str, asked: CompletionRequest) -> AsyncGenerator[Event, None]:
         """Text that goes on from a prompt. Nothing is stored."""
         parts = self._ready()
 
@@ -226,9 +230,9 @@ class Service:
                 parts.engine, parts.texts, asked, parts.limits, parts.settings, self.counters, emit
             ).steps()
 
-        return self._events(work)
+        return self._events(work, Whose(tenant))
 
-    async def embed(self, inputs: tuple[str | tuple[int, ...], ...]) -> Embedded:
+    async def embed(self, tenant: str, inputs: tuple[str | tuple[int, ...], ...]) -> Embedded:
         """Vectors of texts. Raises ApiError."""
         parts = self._ready()
         found: list[Embedded] = []
@@ -239,16 +243,17 @@ class Service:
                 yield
             emit(Done("stop", 0, 0, 0, 0, None))
 
-        async for event in self._events(work):
+        async for event in self._events(work, Whose(tenant)):
             if isinstance(event, Failed):
                 raise event.error
         return found[0]
 
-    async def call(self, tenant: str, work: Callable[[Tenant], T], *, alone: bool = False) -> T:
+    async def call(self, tenant: str, work: Callable[[Tenant], T], *, user: str = "", alone: bool = False) -> T:
         """What `work` returns, called with the tenant's open parts on the inference thread; it pauses between forward
         passes, where others get a step. alone: nobody else uses that tenant's memory meanwhile, as everything that
-        drops or moves what is stored needs. Given up when the awaiting task is cancelled. Raises ApiError."""
-        events, made = self.follow(tenant, lambda parts, _: work(parts), alone=alone), list[T]()
+        drops or moves what is stored needs. Given up when the awaiting task is cancelled. user: whose turn it is among
+        others of the tenant. Raises ApiError."""
+        events, made = self.follow(tenant, lambda parts, _: work(parts), user=user, alone=alone), list[T]()
         async with contextlib.aclosing(events):
             async for each in events:
                 if isinstance(each, Made):
@@ -256,7 +261,7 @@ class Service:
         return made[0]
 
     async def follow(
-        self, tenant: str, work: Callable[[Tenant, Callable[[str], None]], T], *, alone: bool = False
+        self, tenant: str, work: Callable[[Tenant, Callable[[str], None]], T], *, user: str = "", alone: bool = False
     ) -> AsyncGenerator[str | Made[T], None]:
         """As `call`, and the texts that `work` gives to its second argument, as they come; last, `Made`."""
         self._ready()
@@ -268,7 +273,7 @@ class Service:
                 made.append((yield from in_steps(lambda: work(one, lambda text: emit(Wrote(text))))))
             emit(Done("stop", 0, 0, 0, 0, None))
 
-        async with contextlib.aclosing(self._events(steps)) as events:
+        async with contextlib.aclosing(self._events(steps, Whose(tenant, user))) as events:
             async for event in events:
                 if isinstance(event, Failed):
                     raise event.error
@@ -294,7 +299,7 @@ class Service:
         """Have steps made that nobody waits for; where the service stops before they end, nobody is told."""
         self._thread.submit(make, lambda error: None, background=True)
 
-    async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
+    async def _events(self, work: Work, whose: Whose) -> AsyncGenerator[Event, None]:
         """What a job tells, up to Done or Failed. Raises ApiError where it is not taken up."""
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
         first_text = FirstText(self.counters.first_token.observe)
@@ -304,7 +309,7 @@ class Service:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
-        job = self._thread.submit(lambda: work(emit), lambda error: emit(Failed(self._told(error))))
+        job = self._thread.submit(lambda: work(emit), lambda error: emit(Failed(self._told(error))), whose)
         try:
             while True:
                 event = await events.get()

@@ -83,7 +83,7 @@ class StateChat:
         self._counters.cached_tokens.inc(turn.n_cached)
         self._counters.prefilled_tokens.inc(turn.n_prefilled)
         replying = Replying(self, self._texts, replace(asked.wish, max_tokens=max_tokens), emit)
-        yield from replying.follow(self._generated(turn, replying, max_tokens))
+        yield from in_steps(lambda: replying.follow(self._generated(turn, replying, max_tokens)))
         generated, finish, calls = replying.end()
         if asked.is_kept:
             turn.keep()

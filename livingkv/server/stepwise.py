@@ -42,6 +42,11 @@ def in_steps(call: Callable[[], T]) -> Generator[None, None, T]:
             work.throw(greenlet.GreenletExit)
 
 
+def runs_in_steps() -> bool:
+    """True inside of a call that `in_steps` makes."""
+    return isinstance(greenlet.getcurrent(), _Call)
+
+
 def pause() -> None:
     """Let others have a step, where the caller runs in steps; else do nothing."""
     work = greenlet.getcurrent()

@@ -28,9 +28,9 @@ from livingkv.models import LoadedModel
 from livingkv.server.api_errors import session_busy
 from livingkv.server.conversations import Conversations
 from livingkv.server.gate import Gate
+from livingkv.server.joining import Joining
 from livingkv.server.keys import TENANT
 from livingkv.server.rendering import ChatTemplate
-from livingkv.server.stepwise import pause_between_passes
 from livingkv.server.token_texts import TokenTexts
 from livingkv.settings import PAGE_TOKENS, Settings
 from livingkv.store import SessionRow
@@ -130,13 +130,15 @@ class Tenants:
         folder: Path,
         model: LoadedModel,
         settings: Settings,
+        joining: Joining,
         watch: Watch | None = None,
         writes_to: Callable[[str, Callable[[str], bool]], bool] = lambda tenant, is_meant: False,
     ) -> None:
-        """writes_to: as Jobs.writes_to."""
+        """joining: what the tenants' forward passes take part in. writes_to: as Jobs.writes_to."""
         self._folder = folder
         self._model = model
         self._settings = settings
+        self._joining = joining
         self._watch = Watch() if watch is None else watch
         self._writes_to = writes_to
         self._open: dict[str, Tenant] = {}
@@ -154,7 +156,7 @@ class Tenants:
                 if store is not None:
                     home.index.embedder_name()  # one that does not fit is told before anything is stored
                 engine = home.engine()
-                pause_between_passes(engine.runner)
+                self._joining.take_part(engine.runner)
                 parts = Conversations(store), ChatTemplate(engine), TokenTexts(self._model.tokenizer)
             except BaseException:
                 home.close()

@@ -65,10 +65,10 @@ class Turn:
             wish = replace(self._asked.wish, max_tokens=max_tokens)
             replying = Replying(self._home.engine(), self._tenant.texts, wish, self._emit)
             if beside.words is not None:  # told before the prompt is read
-                yield from replying.follow(iter(beside.words.token_ids))
+                replying.follow(beside.words.token_ids)
             logits = yield from reading.read(place.unread(n_cached), hot)
             if beside.words is None:
-                yield from replying.follow(reading.generate(logits, hot, replying.sampler, max_tokens))
+                yield from reading.reply(logits, hot, replying, max_tokens)
             generated, finish, calls = replying.end()
             if self._asked.is_kept:
                 assert name is not None

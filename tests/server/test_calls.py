@@ -14,6 +14,7 @@ from livingkv.memory import Memory
 from livingkv.server.api_errors import ApiError
 from livingkv.server.counters import Counters
 from livingkv.server.inference_thread import InferenceThread
+from livingkv.server.joining import Joining
 from livingkv.server.service import Made
 from livingkv.server.tenants import Tenant
 from tests.server.serving import Served, serving
@@ -83,7 +84,14 @@ def test_background_work_goes_on_beside_requests() -> None:
     done: list[str] = []
     counters, ended = Counters(), threading.Event()
     thread = InferenceThread(
-        lambda: None, lambda: None, lambda: None, counters, n_waiting=8, n_side_by_side=1, idle_s=60.0
+        lambda: None,
+        lambda: None,
+        lambda: None,
+        counters,
+        Joining(8, lambda n_rows: None),
+        n_waiting=8,
+        n_side_by_side=1,
+        idle_s=60.0,
     )
 
     def steps(name: str, n_steps: int) -> Iterator[None]:

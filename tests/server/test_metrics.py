@@ -92,7 +92,7 @@ def test_users_and_sessions_are_in_no_label(own: Served) -> None:
     own.chat("Hello there", session="XANTHIC-session", user="XANTHIC-user")
     assert "XANTHIC" not in own.client.get("/metrics").text
     labels = {name for _, pairs in scraped(own) for name, _ in pairs}
-    assert labels == {"le", "method", "part", "python", "route", "status", "tenant", "tier", "version"}
+    assert labels == {"kind", "le", "method", "part", "python", "route", "status", "tenant", "tier", "version"}
 
 
 def test_what_is_refused_is_counted(tmp_path: Path) -> None:

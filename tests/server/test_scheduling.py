@@ -13,12 +13,15 @@ from statistics import median
 
 import httpx
 import pytest
+from torch import Tensor
 
-from livingkv.errors import ModelError
+from livingkv.errors import ModelError, RecordDamaged
+from livingkv.hot_window import HotWindow
 from livingkv.memory import Memory
 from livingkv.server.api_errors import ApiError
 from livingkv.server.counters import Counters
 from livingkv.server.inference_thread import InferenceThread, Phase
+from livingkv.server.joining import Joining
 from livingkv.server.options import ServerOptions
 from livingkv.server.service import Service
 from livingkv.server.serving import serve
@@ -135,7 +138,10 @@ def test_idle_sessions_leave_the_device_and_nobody_notices(tmp_path: Path) -> No
 
 def thread_of(prepare: Callable[[], None], finish: Callable[[], None] = lambda: None) -> InferenceThread:
     """An inference thread without a model."""
-    return InferenceThread(prepare, lambda: None, finish, Counters(), n_waiting=2, n_side_by_side=2, idle_s=0.05)
+    joining = Joining(8, lambda n_rows: None)
+    return InferenceThread(
+        prepare, lambda: None, finish, Counters(), joining, n_waiting=2, n_side_by_side=2, idle_s=0.05
+    )
 
 
 def test_a_model_that_does_not_load_is_told() -> None:
@@ -228,3 +234,59 @@ def test_a_service_whose_thread_fails_ends(tmp_path: Path, monkeypatch: pytest.M
     )
     with pytest.raises(ModelError, match="the service failed: RuntimeError"):
         serve(options, tiny_model(), lambda line: None)
+
+
+def rows_of(served: Served) -> tuple[float, float]:
+    return served.count("batch_rows_sum"), served.count("batch_rows_count")
+
+
+def test_replies_share_passes_and_are_what_they_are_alone(served: Served) -> None:
+    texts = [f"Tell me about the {word}." for word in ("harbour", "lamp", "tower", "tin")]
+    alone = [said(served.chat(text, user=f"{served.user}-a{n}", max_tokens=24)) for n, text in enumerate(texts)]
+    rows, passes = rows_of(served)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(
+            pool.map(lambda n: said(served.chat(texts[n], user=f"{served.user}-b{n}", max_tokens=24)), range(4))
+        )
+    assert together == alone
+    more_rows, more_passes = rows_of(served)
+    assert more_rows - rows > 1.5 * (more_passes - passes)
+
+
+def test_one_that_goes_away_in_a_shared_pass_leaves_the_others_as_they_were(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = said(served.chat("Hello there", user=f"{served.user}-1", max_tokens=32))
+    slowly(monkeypatch, 0.02)
+    cancelled, generated = served.count("cancelled_total"), served.count("generated_tokens_total")
+    body = f'{{"messages":[{{"role":"user","content":"Hi."}}],"max_tokens":2000,"user":"{served.user}-2"}}'
+    with ThreadPoolExecutor(1) as pool:
+        with raw_request(served, body):
+            wait_until(lambda: served.count("generated_tokens_total") > generated)
+            staying = pool.submit(served.chat, "Hello there", user=f"{served.user}-3", max_tokens=32)
+            wait_until(lambda: served.count("running") == 2)
+            wait_until(lambda: served.count("generated_tokens_total") > generated + 8)
+        wait_until(lambda: served.count("cancelled_total") == cancelled + 1)
+        assert said(staying.result()) == alone
+
+
+def test_a_damaged_page_under_one_reply_does_not_end_the_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = said(served.chat("Hello there", user=f"{served.user}-1", max_tokens=24))
+    attend, bad = HotWindow.attend, list[int]()
+
+    def damaged(self: HotWindow, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        if query.shape[2] > 60:
+            bad.append(id(self))  # the long prompt's
+        if query.shape[2] == 1 and id(self) in bad:
+            raise RecordDamaged("a page cannot be read")
+        return attend(self, layer, query, key, value, scale)
+
+    monkeypatch.setattr(HotWindow, "attend", damaged)
+    slowly(monkeypatch, 0.02)
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(served.post, {"messages": talk(LONG), "max_tokens": 24, "user": f"{served.user}-2"})
+        short = pool.submit(served.chat, "Hello there", user=f"{served.user}-3", max_tokens=24)
+        assert said(short.result()) == alone
+        assert long.result().status_code == 500
