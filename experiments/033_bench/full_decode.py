@@ -36,8 +36,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     sentences = shuffled_filler(0)
     for length in plan.chosen(lengths):
         with GrowingStore(plan.scratch / "store", model, sentences) as growing:
-            growing.read(min(length, n_read))
-            growing.copy(length)
+            growing.grow(length, read=n_read)
         steps = plan.either(6, 16)
         sides, missing = dict[str, Callable[[], float]](), dict[str, str]()
         for kind, name in CACHE_NAMES.items():

@@ -43,8 +43,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     sentences = shuffled_filler(0)
     for length in plan.chosen(lengths):
         with GrowingStore(plan.scratch / "store", model, sentences) as growing:
-            growing.read(min(length, n_read))
-            growing.copy(length)
+            growing.grow(length, read=n_read)
             n_tokens = growing.n_tokens
         sides = store_sides(plan.scratch / "store", model)
         sides[SAVED] = saved_cache(plan.scratch / "cache.safetensors", plain, n_tokens)
