@@ -25,6 +25,7 @@ from livingkv.model_probe import AttentionFacts, probe_attention
 from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
 from livingkv.model_sources import ModelFolder, cache_folder, find_model
+from livingkv.threads import use_threads
 
 __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
 
@@ -117,6 +118,8 @@ def load_model(
     place, computed_in = device_of(device), dtype_of(weights, dtype)
     if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
         raise InputError("weights", weights, "bf16, int8, int4 or fp32 is allowed without a CUDA device")
+    if place.type == "cpu":
+        use_threads()
     decode_weights = _decode_weights(weights, place, computed_in, streamed=experts_ram_bytes is not None)
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
