@@ -40,6 +40,7 @@ class GrowingStore:
         self.path = path
         self._home = Home(path, model, settings, read_only=False, create=True)
         self._memory = Memory(self._home)
+        self._memory.ready(SESSION)  # the codec's self-test is no part of reading
         self._sentences = sentences
         self._parts = len(self._home.store().sources(1)) if self._home.has_store else 0  # its only session
 
@@ -47,6 +48,13 @@ class GrowingStore:
     def n_tokens(self) -> int:
         """Of the session."""
         return self._home.store().session(SESSION).n_tokens if self._home.has_store else 0
+
+    def grow(self, n_tokens: int, *, read: int) -> float:
+        """As `read` up to `read` tokens, and as `copy` from there on; the seconds of ingest."""
+        seconds = self.read(min(n_tokens, read))
+        if n_tokens > read:
+            self.copy(n_tokens)
+        return seconds
 
     def read(self, n_tokens: int) -> float:
         """Have the model read sentences until the session is about as long; the seconds of ingest alone."""

@@ -17,12 +17,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, QuantizedCache
 
 BLOCK = 512
-CacheKind = Literal["dynamic", "offloaded", "hqq4", "quanto4", "fp8"]
+CacheKind = Literal["dynamic", "offloaded", "hqq4", "fp8"]
 CACHE_NAMES: dict[CacheKind, str] = {
     "dynamic": "Hugging Face, DynamicCache",
     "offloaded": "Hugging Face, DynamicCache with offloading",
     "hqq4": "Hugging Face, QuantizedCache, hqq 4 bits",
-    "quanto4": "Hugging Face, QuantizedCache, quanto 4 bits",
     "fp8": "Hugging Face, QuantizedCache, fp8",
 }
 assert tuple(CACHE_NAMES) == get_args(CacheKind)
@@ -57,8 +56,7 @@ class PlainHuggingFace:
             return DynamicCache(offloading=True)
         if kind == "fp8":
             return QuantizedCache("fp8", self.config)
-        axes = {"axis_key": 1, "axis_value": 1} if kind == "hqq4" else {}
-        return QuantizedCache(kind[:-1], self.config, nbits=4, **axes)
+        return QuantizedCache("hqq", self.config, nbits=4, axis_key=1, axis_value=1)
 
     def filled(self, n_tokens: int, kind: CacheKind = "dynamic") -> Any:
         """A cache as after `n_tokens` tokens, of random content. Raises as `cache`."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-import torch
-
 from livingkv.checking import Spoken, signs_of
 from livingkv.clock import Clock
 from livingkv.confidence import CONFIDENT, Signs, n_tied
@@ -126,21 +124,27 @@ class Asking:
         """The hits that a mode which the caller chose recalls: the first and what is nearly tied with it."""
         return list(judged[: min(max(1, n_tied(judged)), _MOST_TIED)])
 
+    def recall(self, probed: Probed) -> list[Passage]:
+        """The passages that a mode which the caller chose recalls."""
+        return self.passages(self.chosen(self.judge(probed)))
+
     def read(
         self,
         mode: Mode,
         probed: Probed,
-        passages: list[Passage],
+        passages: list[Passage] | Callable[[], list[Passage]],
         max_tokens: int,
         sampling: Sampling,
         stop: Sequence[str],
         on_text: Callable[[str], None] | None,
         reason: str,
     ) -> Answer:
-        """One answer in one mode, and how sure it is. Raises InputError when a mode needs one session."""
-        prepared = self.prepare(mode, probed, passages, max_tokens)
+        """One answer in one mode, and how sure it is. passages: where the mode does not attend them, what finds them
+        once the answer is there. Raises InputError when a mode needs one session."""
+        prepared = self.prepare(mode, probed, [] if callable(passages) else passages, max_tokens)
         sampler = Sampler(sampling)
         generated = self.complete(prepared, max_tokens, sampler, stop, on_text)
+        passages = passages() if callable(passages) else passages
         n_prefilled = self.n_prefilled()
         self.generated = generated
         self.log_probabilities = tuple(sampler.log_probabilities[: len(generated.token_ids)])
@@ -207,8 +211,9 @@ class Asking:
     ) -> Generated:
         """Read what is left to read, and generate. Notes the time of the first token."""
         engine = self.engine
-        logits = engine.runner.logits(torch.tensor(prepared.token_ids, device=engine.model.device), prepared.state)
+        logits = engine.runner.logits(engine.on_device(prepared.token_ids), prepared.state)
         tokens = engine.runner.generate(logits, prepared.state, sampler, max_tokens)
+        engine.settle()
         self.clock.first_token = self.clock.lap()
         n_read = engine.runner.n_prefilled
         generated = collect(tokens, engine.words.stream(), max_tokens, stop=stop, on_text=on_text)

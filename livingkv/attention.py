@@ -14,12 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_GROUPED_TOKENS = 32
+"""With fewer queries the heads of a group fill a kernel's tile only together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Keys and values [batch, kv_heads, n_keys, dim] with the queries [batch, heads, tokens, dim] that see them.
 
-    causal: query i sees keys 0..i only, and n_keys equals tokens; else every query sees every key.
+    causal: the last query sees every key, each one before it one key less (n_keys >= tokens); else every query sees
+    every key.
     key_mask: bool [batch, n_keys], False hides a key (padding of batched candidates); None hides none.
     """
 
@@ -35,7 +39,7 @@ def attend(partitions: Sequence[Partition], scale: float) -> Tensor:
 
     `scale` multiplies the scores before the softmax. Empty partitions are skipped; at least one must hold a key.
     """
-    parts = [part for part in partitions if part.keys.shape[2]]
+    parts = [each for part in partitions if part.keys.shape[2] for each in _computable(part)]
     assert parts, "attention over nothing"
     pairs = [_attend_one(part, scale) for part in parts]
     return _merge(pairs, parts[0].queries.dtype)
@@ -46,9 +50,7 @@ def attend_in_turn(partitions: Iterable[Partition], scale: float) -> Tensor:
     one at a time is in memory. The same up to fp32 rounding."""
     out: Tensor | None = None  # fp32
     lse: Tensor | None = None
-    for part in partitions:
-        if not part.keys.shape[2]:
-            continue
+    for part in (each for whole in partitions if whole.keys.shape[2] for each in _computable(whole)):
         dtype = part.queries.dtype
         piece, piece_lse = _attend_one(part, scale)
         if out is None or lse is None:
@@ -76,8 +78,8 @@ def attend_reference(partitions: Sequence[Partition], scale: float) -> Tensor:
 
 def _hide(score: Tensor, part: Partition) -> Tensor:
     if part.causal:
-        n = score.shape[-1]
-        later = torch.ones(n, n, dtype=torch.bool, device=score.device).triu(1)
+        tokens, n_keys = score.shape[-2:]
+        later = torch.ones(tokens, n_keys, dtype=torch.bool, device=score.device).triu(1 + n_keys - tokens)
         score = score.masked_fill(later, float("-inf"))
     if part.key_mask is not None:
         score = score.masked_fill(~part.key_mask[:, None, None, :], float("-inf"))
@@ -95,10 +97,28 @@ def _merge(pairs: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Tensor
     return out.to(dtype)
 
 
+def takes_groups(x: Tensor) -> bool:
+    """True where one kernel attends grouped heads as they are, and keys in front of a causal block with it
+    (FlashAttention on a CUDA device, in 16 bits; its causal mask is aligned at the last query and the last key)."""
+    return x.device.type == "cuda" and x.dtype in (torch.bfloat16, torch.float16)
+
+
+def _computable(part: Partition) -> list[Partition]:
+    """The partition in parts that there is a kernel for: keys in front of a causal block may be one of their own."""
+    n_before = part.keys.shape[2] - part.queries.shape[2]
+    if not part.causal or n_before == 0 or part.key_mask is not None or takes_groups(part.queries):
+        return [part]
+    assert n_before > 0, "a causal query has a key of its own"
+    own = Partition(part.queries, part.keys[:, :, n_before:], part.values[:, :, n_before:], causal=True)
+    return [own, Partition(part.queries, part.keys[:, :, :n_before], part.values[:, :, :n_before])]
+
+
 def _attend_one(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
     """Output [b, h, t, d] and fp32 log-sum-exp [b, h, t] of one partition by the quickest kernel that fits."""
     if part.key_mask is not None:
         return _by_products(part, scale)
+    if takes_groups(part.queries) and part.queries.shape[2] >= _GROUPED_TOKENS:
+        return _flash(part.queries, part.keys, part.values, scale, causal=part.causal)
     if part.causal:
         return _flash(part.queries, *_repeat(part), scale, causal=True)
     return _folded(part, scale)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from livingkv.attention import Partition, attend
+from livingkv.attention import Partition, attend, takes_groups
 from livingkv.codec import KV
-from livingkv.model_rope import Rope
-from livingkv.positions import Rotation, rotate, rotation
+from livingkv.model_rope import DualChunk, Rope
+from livingkv.positions import Rotation, rotate, rotation, temperatures
 from livingkv.settings import LookBack
 from livingkv.workspace import Workspace
 
@@ -37,6 +37,7 @@ class Cells:
 
     first_token: in the second cell or later, so that sinks and a whole span stand before each line. n_sealed: tokens
     that are pages already, whose slots hold what is stored. sinks: KV as stored, rotated to positions 0, 1, ...
+    dual_chunk: all that is attended lies in one chunk; what is left of its rules is a factor on each cell's scores.
     Zeroes the slots that fill the last cell up.
     """
 
@@ -51,6 +52,7 @@ class Cells:
         first_token: int,
         n_tokens: int,
         n_sealed: int,
+        dual_chunk: DualChunk | None = None,
     ) -> None:
         self._space, self._stored = space, stored
         self._span, self._grid = look
@@ -65,6 +67,7 @@ class Cells:
         self._sealed = space.end - (first_token - n_sealed)  # slot of the first token that is in no page
         self._unsealed_by = rotation(torch.arange(n_sealed, last_line, device=device), rope)
         self._sinks = self._placed(sinks, line, rope)
+        self._factors = self._temperatures(line, dual_chunk, device)
         space.blank(space.end + n_tokens, space.end + n_tokens + self._back)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -72,12 +75,24 @@ class Cells:
         space, grid, n_tokens = self._space, self._grid, query.shape[2]
         own = space.write(layer, query, key, value)[0]
         queries = self._by_cell(pad(own, (0, 0, self._front, self._back)))
+        if self._factors is not None:
+            queries = (queries.float() * self._factors).to(queries.dtype)
         cells = slice(self._line, self._line + self._n_cells * grid)
         keys, values = self._by_cell(space.keys[layer, :, cells]), self._by_cell(space.values[layer, :, cells])
         before = self._before(layer)
-        parts = [Partition(queries, keys, values, causal=True), Partition(queries, before.keys, before.values)]
+        if takes_groups(queries):  # one kernel for what stands before a cell and for the cell
+            parts = [_behind(queries, before, KV(keys, values))]
+        else:
+            parts = [Partition(queries, keys, values, causal=True), Partition(queries, before.keys, before.values)]
         out = attend(parts, space.scaled(scale))  # [cells, heads, grid, dim]
         return out.transpose(0, 1).flatten(1, 2)[None, :, self._front : self._front + n_tokens]
+
+    def _temperatures(self, line: int, rules: DualChunk | None, device: torch.device) -> Tensor | None:
+        """Each cell's factor, fp32 [cells, 1, 1, 1]: that of its end, as in a pass of its own. None where all are 1."""
+        if rules is None or line + self._n_cells * self._grid <= rules.original_context:
+            return None
+        ends = torch.arange(1, self._n_cells + 1, device=device).double() * self._grid + line
+        return temperatures(rules, ends).float()[:, None, None, None]
 
     def _by_cell(self, x: Tensor) -> Tensor:
         """[heads, cells * grid, dim] as [cells, heads, grid, dim]."""
@@ -103,3 +118,9 @@ class Cells:
         each = Rotation(by.cos[:, None, None], by.sin[:, None, None])
         keys, values = (part[:, None].expand(-1, self._n_cells, -1, -1, -1) for part in sinks)
         return KV(rotate(keys, each), values)
+
+
+def _behind(queries: Tensor, before: KV, own: KV) -> Partition:
+    """Cells behind what stands before each of them, as one run of keys."""
+    keys, values = (torch.cat(both, 2) for both in zip(before, own, strict=True))
+    return Partition(queries, keys, values, causal=True)

@@ -12,43 +12,33 @@ continue bit for bit.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from livingkv.device_numbers import numbers_on
 from livingkv.errors import RecordDamaged
 from livingkv.model_rope import Rope
+from livingkv.page_layout import (
+    HEADER,
+    KV,
+    PageBytes,
+    PageShape,
+    check_header,
+    in_place,
+    layer_parts,
+    page_bytes,
+    page_header,
+    raw_bytes,
+)
+from livingkv.page_places import Place, put_decoded
 from livingkv.positions import Rotation, rotate, rotation
 from livingkv.settings import PAGE_TOKENS, CodecName
 
-_HEADER = struct.Struct("<4sBBHHHHH")
-_MAGIC = b"KVP1"
-_DTYPES = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}
-_CODEC_IDS = {"lossless": 0, "int8": 1}
-
-
-PageBytes = bytes | memoryview
-"""A page as bytes, or where it lies in memory; a writable view is read in place, and not kept."""
-
-
-class PageShape(NamedTuple):
-    """What a page holds: keys and values [n_layers, n_kv_heads, tokens, head_dim] of `dtype`."""
-
-    n_layers: int
-    n_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-
-
-class KV(NamedTuple):
-    """Keys and values of a run of tokens, each [n_layers, n_kv_heads, tokens, head_dim]."""
-
-    keys: Tensor
-    values: Tensor
+__all__ = ["KV", "Int8", "Lossless", "PageBytes", "PageCodec", "PageShape", "make_codec", "page_bytes"]
 
 
 class PageCodec(Protocol):
@@ -60,8 +50,18 @@ class PageCodec(Protocol):
         """One bytes object for each page of `kv`, whose token count is a multiple of 64."""
         ...
 
-    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
-        """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec."""
+    def seal(self, kv: KV, first_token: int) -> Tensor:
+        """The pages that `encode` makes, uint8 [pages, `page_bytes`] on the device of `kv`, which is not waited for;
+        what `decode` gives of them takes the place of the numbers in `kv`."""
+        ...
+
+    def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+        """The pages side by side in the order given. Raises RecordDamaged for bytes of another shape or codec. None of
+        them is looked at any more when the next one is asked for."""
+        ...
+
+    def decode_into(self, pages: Iterable[PageBytes], places: Sequence[Place], into: KV, rope: Rope) -> None:
+        """What `put_decoded` does, to the last bit."""
         ...
 
     def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
@@ -84,15 +84,6 @@ def make_codec(name: CodecName, shape: PageShape, key_bias: Sequence[Tensor | No
     return Int8(shape, key_bias, rope) if name == "int8" else Lossless(shape)
 
 
-def page_bytes(name: CodecName, shape: PageShape) -> int:
-    """Bytes of one page, header included."""
-    numbers = 2 * shape.n_layers * shape.n_kv_heads * PAGE_TOKENS * shape.head_dim
-    if name == "lossless":
-        return _HEADER.size + numbers * shape.dtype.itemsize
-    scales = shape.n_layers * shape.n_kv_heads * (shape.head_dim + PAGE_TOKENS)
-    return _HEADER.size + numbers + 2 * scales
-
-
 class Lossless:
     """Keys and values as they are, in the model's dtype. Also holds fewer than 64 tokens: the tail."""
 
@@ -100,6 +91,7 @@ class Lossless:
 
     def __init__(self, shape: PageShape) -> None:
         self._shape = shape
+        self._headers = _Headers("lossless", shape)
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec."""
@@ -107,15 +99,27 @@ class Lossless:
         pages = zip(*(torch.split(part, PAGE_TOKENS, 2) for part in both), strict=True)
         return [self.encode_run(KV(keys, values)) for keys, values in pages]
 
+    def seal(self, kv: KV, first_token: int) -> Tensor:
+        """See PageCodec."""
+        by_page = [part.view(*part.shape[:2], -1, PAGE_TOKENS, part.shape[3]).movedim(2, 0) for part in kv]
+        return self._headers.before([part.flatten(1).view(torch.uint8) for part in by_page])
+
+    def run_header(self, n_tokens: int) -> bytes:
+        """What `encode_run` puts before the bytes of keys and values."""
+        return page_header("lossless", self._shape, n_tokens)
+
     def encode_run(self, kv: KV) -> bytes:
         """Any number of tokens as one bytes object."""
-        header = _header("lossless", self._shape, kv.keys.shape[2])
-        return b"".join((header, _raw(kv.keys), _raw(kv.values)))
+        return b"".join((self.run_header(kv.keys.shape[2]), raw_bytes(kv.keys), raw_bytes(kv.values)))
 
-    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec."""
         runs = [self.decode_run(page, device) for page in pages]
         return KV(torch.cat([run.keys for run in runs], 2), torch.cat([run.values for run in runs], 2))
+
+    def decode_into(self, pages: Iterable[PageBytes], places: Sequence[Place], into: KV, rope: Rope) -> None:
+        """See PageCodec."""
+        put_decoded(self.decode, pages, places, into, rope)
 
     def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
         """See PageCodec: itself."""
@@ -124,7 +128,7 @@ class Lossless:
     def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
         """See PageCodec."""
         size = self._shape.n_kv_heads * PAGE_TOKENS * self._shape.head_dim * self._shape.dtype.itemsize
-        return _layer_parts(page, "lossless", self._shape, [size, size], layer)
+        return layer_parts(page, "lossless", self._shape, [size, size], layer)
 
     def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
         """See PageCodec."""
@@ -134,14 +138,14 @@ class Lossless:
 
     def decode_run(self, data: PageBytes, device: torch.device) -> KV:
         """What `encode_run` was given. Raises RecordDamaged for bytes of another shape."""
-        tokens = _check_header(data, "lossless", self._shape)
+        tokens = check_header(data, "lossless", self._shape)
         shape = (self._shape.n_layers, self._shape.n_kv_heads, tokens, self._shape.head_dim)
         size = int(np.prod(shape)) * self._shape.dtype.itemsize
-        if len(data) != _HEADER.size + 2 * size:
+        if len(data) != HEADER.size + 2 * size:
             raise RecordDamaged(f"a run of {tokens} tokens has {len(data)} bytes; run `livingkv check`")
         if tokens == 0:
             return KV(*(torch.empty(shape, dtype=self._shape.dtype, device=device) for _ in range(2)))
-        body = torch.frombuffer(bytearray(data[_HEADER.size :]), dtype=torch.uint8)
+        body = torch.frombuffer(bytearray(data[HEADER.size :]), dtype=torch.uint8)
         keys, values = (part.view(self._shape.dtype).view(shape).to(device) for part in torch.split(body, size))
         return KV(keys, values)
 
@@ -162,29 +166,59 @@ class Int8:
     name: CodecName = "int8"
 
     def __init__(self, shape: PageShape, key_bias: Sequence[Tensor | None], rope: Rope) -> None:
-        self._shape = shape
+        self.shape = shape
         self._rope = rope
         self._bias = _stack_bias(shape, key_bias)
+        self._headers = _Headers("int8", shape)
         numbers = shape.n_layers * shape.n_kv_heads * PAGE_TOKENS * shape.head_dim
         heads = shape.n_layers * shape.n_kv_heads
-        self._sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
+        self.sizes = [numbers, numbers, 2 * heads * shape.head_dim, 2 * heads * PAGE_TOKENS]
+        """Bytes of a page's sections: codes of keys, of values, scales of keys, of values."""
 
     def encode(self, kv: KV, first_token: int) -> list[bytes]:
         """See PageCodec. One copy from the device."""
-        codes = self._quantized(kv, self._rotation([first_token], kv.keys.shape[2], kv.keys.device), 0)
-        parts = [part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes]  # [pages, bytes]
-        rows, header = torch.cat(parts, 1).cpu().numpy(), _header("int8", self._shape, PAGE_TOKENS)
-        return [header + row.tobytes() for row in rows]
+        return self.pages_of(self.rows(kv, self.rotation([first_token], kv.keys.shape[2], kv.keys.device), 0))
 
-    def decode(self, pages: Sequence[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
+    def seal(self, kv: KV, first_token: int) -> Tensor:
+        """See PageCodec."""
+        by = self.rotation([first_token], kv.keys.shape[2], kv.keys.device)
+        codes = self._quantized(kv, by, 0)
+        rows, stored = _row_bytes(codes), self._numbers(codes, by, 0)
+        kv.keys.copy_(stored.keys)
+        kv.values.copy_(stored.values)
+        return self.with_headers(rows)
+
+    def with_headers(self, rows: Tensor) -> Tensor:
+        """Whole pages, uint8 [pages, `page_bytes`], from `rows` of all layers."""
+        return self._headers.before([rows])
+
+    def decode(self, pages: Iterable[PageBytes], first_tokens: Sequence[int], device: torch.device) -> KV:
         """See PageCodec. All pages at once, each copied to the device from where it lies."""
-        rows = torch.empty((len(pages), sum(self._sizes)), dtype=torch.uint8, device=device)
+        rows = self.rows_of(pages, len(first_tokens), device)
+        codes = self._codes(rows, self.shape.n_layers)
+        return self._numbers(codes, self.rotation(first_tokens, PAGE_TOKENS, device), 0)
+
+    def decode_into(self, pages: Iterable[PageBytes], places: Sequence[Place], into: KV, rope: Rope) -> None:
+        """See PageCodec."""
+        put_decoded(self.decode, pages, places, into, rope)
+
+    def rows(self, kv: KV, by: Rotation | None, first_layer: int) -> Tensor:
+        """What `pages_of` takes: uint8 [pages, bytes] on the device of `kv`; arguments as those of `stored`."""
+        return _row_bytes(self._quantized(kv, by, first_layer))
+
+    def pages_of(self, rows: Tensor) -> list[bytes]:
+        """Pages of all layers with their headers."""
+        header = page_header("int8", self.shape, PAGE_TOKENS)
+        return [header + row.tobytes() for row in rows.cpu().numpy()]
+
+    def rows_of(self, pages: Iterable[PageBytes], n_pages: int, device: torch.device) -> Tensor:
+        """`n_pages` pages without their headers, uint8 [pages, bytes]. Raises RecordDamaged."""
+        rows = torch.empty((n_pages, sum(self.sizes)), dtype=torch.uint8, device=device)
         for row, page in zip(rows, pages, strict=True):
-            if _check_header(page, "int8", self._shape) != PAGE_TOKENS or len(page) != _HEADER.size + sum(self._sizes):
+            if check_header(page, "int8", self.shape) != PAGE_TOKENS or len(page) != HEADER.size + sum(self.sizes):
                 raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")
-            row.copy_(_in_place(page[_HEADER.size :]))
-        codes = self._codes(rows, self._shape.n_layers)
-        return self._numbers(codes, self._rotation(first_tokens, PAGE_TOKENS, device), 0)
+            row.copy_(in_place(page[HEADER.size :]))
+        return rows
 
     def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
         """See PageCodec."""
@@ -192,18 +226,18 @@ class Int8:
 
     def layer_bytes(self, page: PageBytes, layer: int) -> list[PageBytes]:
         """See PageCodec."""
-        return _layer_parts(page, "int8", self._shape, [size // self._shape.n_layers for size in self._sizes], layer)
+        return layer_parts(page, "int8", self.shape, [size // self.shape.n_layers for size in self.sizes], layer)
 
     def decode_layer(self, rows: Tensor, first_token: int, layer: int) -> KV:
         """See PageCodec."""
-        by = self._rotation([first_token], len(rows) * PAGE_TOKENS, rows.device)
+        by = self.rotation([first_token], len(rows) * PAGE_TOKENS, rows.device)
         keys, values = self._numbers(self._codes(rows, 1), by, layer)
         return KV(keys[0], values[0])
 
     def _codes(self, rows: Tensor, n_layers: int) -> _Codes:
         """Of bytes [pages, bytes] that hold `n_layers` layers."""
-        _, heads, dim, _ = self._shape
-        parts = torch.split(rows, [size // self._shape.n_layers * n_layers for size in self._sizes], 1)
+        _, heads, dim, _ = self.shape
+        parts = torch.split(rows, [size // self.shape.n_layers * n_layers for size in self.sizes], 1)
         codes, shape = (torch.int8, PAGE_TOKENS, dim), (len(rows), n_layers, heads)
         kinds = (codes, codes, (torch.bfloat16, 1, dim), (torch.bfloat16, PAGE_TOKENS, 1))
         typed = [part.view(kind).view(*shape, *size) for part, (kind, *size) in zip(parts, kinds, strict=True)]
@@ -211,33 +245,43 @@ class Int8:
 
     def _quantized(self, kv: KV, by: Rotation | None, first_layer: int) -> _Codes:
         keys, bias = kv.keys.float(), self._rotated_bias(by, first_layer, kv)
-        by_page = (*keys.shape[:2], -1, PAGE_TOKENS, self._shape.head_dim)
+        by_page = (*keys.shape[:2], -1, PAGE_TOKENS, self.shape.head_dim)
         key_codes, key_scales = _quantize((keys if bias is None else keys - bias).view(by_page), 3)
         value_codes, value_scales = _quantize(kv.values.float().view(by_page), 4)
         return _Codes(key_codes, value_codes, key_scales, value_scales)
 
     def _numbers(self, codes: _Codes, by: Rotation | None, first_layer: int) -> KV:
-        plain, dtype = torch.contiguous_format, self._shape.dtype
+        plain, dtype = torch.contiguous_format, self.shape.dtype
         keys = codes.keys.to(torch.float32, memory_format=plain).mul_(codes.key_scales.float()).flatten(2, 3)
         values = codes.values.to(torch.float32, memory_format=plain).mul_(codes.value_scales.float()).flatten(2, 3)
         bias = self._rotated_bias(by, first_layer, KV(keys, values))
         return KV((keys if bias is None else keys.add_(bias)).to(dtype), values.to(dtype))
 
-    def _rotation(self, first_tokens: Sequence[int], n_tokens: int, device: torch.device) -> Rotation | None:
+    def bias(self, device: torch.device) -> Tensor | None:
+        """The biases of keys, fp32 [n_layers, n_kv_heads, 1, head_dim], on that device; None where no layer has one."""
+        if self._bias is not None:
+            self._bias = self._bias.to(device)  # once: a copy to the device waits for it
+        return self._bias
+
+    def rotation(self, first_tokens: Sequence[int], n_tokens: int, device: torch.device) -> Rotation | None:
         """By the positions of runs of `n_tokens`, one after the other; None where there is no bias to rotate."""
         if self._bias is None:
             return None
-        firsts = torch.tensor(first_tokens, dtype=torch.int64, device=device)
+        firsts = numbers_on(device, first_tokens)
         return rotation((firsts[:, None] + torch.arange(n_tokens, device=device)).flatten(), self._rope)
 
     def _rotated_bias(self, by: Rotation | None, first_layer: int, kv: KV) -> Tensor | None:
         """R(p)b for the layers and tokens of `kv`: fp32 of its shape."""
-        if self._bias is None:
+        bias = self.bias(kv.keys.device)
+        if bias is None:
             return None
         assert by is not None, "keys with a bias have positions"
         n_layers, _, n_tokens, _ = kv.keys.shape
-        self._bias = self._bias.to(kv.keys.device)  # once: a copy to the device waits for it
-        return rotate(self._bias[first_layer : first_layer + n_layers].expand(-1, -1, n_tokens, -1), by)
+        return rotate(bias[first_layer : first_layer + n_layers].expand(-1, -1, n_tokens, -1), by)
+
+
+def _row_bytes(codes: _Codes) -> Tensor:
+    return torch.cat([part.movedim(2, 0).flatten(1).view(torch.uint8) for part in codes], 1)
 
 
 def _stack_bias(shape: PageShape, key_bias: Sequence[Tensor | None]) -> Tensor | None:
@@ -251,7 +295,8 @@ def _stack_bias(shape: PageShape, key_bias: Sequence[Tensor | None]) -> Tensor |
 
 def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """int8 codes of fp32 `x` and bf16 scales, shared along `dim`; scales are rounded up, so that no code overflows."""
-    exact = x.abs().amax(dim, keepdim=True) / 127.0
+    largest = x.abs().amax(dim, keepdim=True)
+    exact = largest / torch.full_like(largest, 127.0)  # by a number a GPU divides less exactly
     scale = exact.to(torch.bfloat16)
     bits = scale.view(torch.int16)
     scale = torch.where(scale.float() < exact, bits + 1, bits).view(torch.bfloat16)
@@ -259,41 +304,16 @@ def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return (x / divisor).round_().to(torch.int8), scale
 
 
-def _layer_parts(
-    page: PageBytes, name: CodecName, shape: PageShape, sizes: Sequence[int], layer: int
-) -> list[PageBytes]:
-    """Of each section of a page, layers one after the other in it, the bytes of one layer; `sizes`: those, by
-    section."""
-    if _check_header(page, name, shape) != PAGE_TOKENS or len(page) != _HEADER.size + sum(sizes) * shape.n_layers:
-        raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")
-    parts, section = [], _HEADER.size
-    for size in sizes:
-        parts.append(page[section + layer * size : section + (layer + 1) * size])
-        section += size * shape.n_layers
-    return parts
+class _Headers:
+    """The header of a whole page as a tensor, copied to each device once: a copy to a device waits for it."""
 
+    def __init__(self, name: CodecName, shape: PageShape) -> None:
+        self._header = torch.frombuffer(bytearray(page_header(name, shape, PAGE_TOKENS)), dtype=torch.uint8)
+        self._copies: dict[torch.device, Tensor] = {}
 
-def _in_place(data: PageBytes) -> Tensor:
-    """uint8 over the same memory; over a copy where that may not be written, since PyTorch has no read-only tensors."""
-    writable = isinstance(data, memoryview) and not data.readonly
-    return torch.frombuffer(data if writable else bytearray(data), dtype=torch.uint8)
-
-
-def _raw(x: Tensor) -> bytes:
-    flat = x.detach().contiguous().cpu().flatten()
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-
-
-def _header(name: CodecName, shape: PageShape, tokens: int) -> bytes:
-    fields = (_CODEC_IDS[name], _DTYPES[shape.dtype], 0, shape.n_layers, shape.n_kv_heads, tokens, shape.head_dim)
-    return _HEADER.pack(_MAGIC, *fields)
-
-
-def _check_header(data: PageBytes, name: CodecName, shape: PageShape) -> int:
-    """The token count that the header states. Raises RecordDamaged when anything else in it is not as expected."""
-    if len(data) < _HEADER.size:
-        raise RecordDamaged(f"a page has only {len(data)} bytes; run `livingkv check`")
-    tokens = int(_HEADER.unpack_from(data)[6])
-    if bytes(data[: _HEADER.size]) != _header(name, shape, tokens):
-        raise RecordDamaged("a page has another codec or shape than this model; run `livingkv check`")
-    return tokens
+    def before(self, parts: Sequence[Tensor]) -> Tensor:
+        """Whole pages, uint8 [pages, bytes], from their sections [pages, bytes]."""
+        device, n_pages = parts[0].device, len(parts[0])
+        if device not in self._copies:
+            self._copies[device] = self._header.to(device)
+        return torch.cat((self._copies[device].expand(n_pages, -1), *parts), 1)

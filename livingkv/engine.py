@@ -5,17 +5,22 @@ Knows how the parts fit together; knows no store and no session. One engine may 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from livingkv.codec import PageCodec, PageShape, make_codec
+from livingkv.device_numbers import numbers_on
+from livingkv.device_rows import DeviceRows
 from livingkv.framing import Words
 from livingkv.hot_window import HotWindow
 from livingkv.index import TokenEmbedder
 from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
+from livingkv.page_gate import with_kernels
+from livingkv.pass_size import device_bytes, fitting_tokens
 from livingkv.positions import shift
 from livingkv.runner import Runner
 from livingkv.settings import PAGE_TOKENS, CodecName, LookBack, Settings
@@ -46,7 +51,7 @@ class Engine:
             runner=Runner(model),
             words=Words(model.tokenizer),
             shape=shape,
-            codec=make_codec(codec, shape, model.key_bias, model.rope),
+            codec=with_kernels(make_codec(codec, shape, model.key_bias, model.rope), model.rope, model.device),
         )
 
     def fingerprint(self) -> Fingerprint:
@@ -87,16 +92,28 @@ class Engine:
         )
 
     def pass_tokens(self, settings: Settings, look: LookBack) -> int:
-        """Tokens that one forward pass of this model holds at most where text looks back like `look`."""
-        on_gpu, streamed = self.model.device.type == "cuda", self.model.experts is not None
-        return settings.pass_tokens(look, on_gpu=on_gpu, streamed=streamed)
+        """Tokens that one forward pass of this model holds at most where text looks back like `look`: as the settings
+        say, of a document on a GPU no more than fit."""
+        device, streamed = self.model.device, self.model.experts is not None
+        on_gpu = device.type == "cuda"
+        tokens = settings.pass_tokens(look, on_gpu=on_gpu, streamed=streamed)
+        if on_gpu and look.grid_tokens > 1 and settings.block_tokens is None:
+            return min(tokens, fitting_tokens(self.model, device_bytes(device)))
+        return tokens
+
+    def settle(self) -> None:
+        """Return when the device has done what was asked of it: passes on a GPU are only launched."""
+        if self.model.device.type == "cuda":
+            torch.cuda.current_stream(self.model.device).synchronize()
 
     def embedder(self) -> TokenEmbedder:
-        """The dense channel's embedder that needs no download: weighted means of the model's input embeddings."""
-        weight = self.model.network.get_input_embeddings().weight.detach().cpu()
-        matrix = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
-        name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
-        return TokenEmbedder(matrix.numpy(), self.words.encode, name=name)
+        """The dense channel's embedder that needs no download: weighted means of the model's input embeddings. Made
+        once for a model; the embeddings stay where they are."""
+        if not self.model.embedders:
+            rows = DeviceRows(self.model.network.get_input_embeddings().weight)
+            name = f"{self.model.model_digest}:{self.model.tokenizer_digest}"
+            self.model.embedders.append(TokenEmbedder(rows, self.words.encode, name=name))
+        return self.model.embedders[0]
 
     def state_embedder(self) -> StateEmbedder:
         """The one made of the model's own states: better at meaning, and each text goes through the model once."""
@@ -107,6 +124,10 @@ class Engine:
         """An empty workspace; with `dual_chunk` its positions follow the model's dual-chunk rules where it has them."""
         rules = self.model.dual_chunk if dual_chunk else None
         return Workspace(self.shape, self.model.rope, capacity, self.model.device, rules)
+
+    def on_device(self, token_ids: Sequence[int]) -> Tensor:
+        """Token ids, int64 [tokens], on the model's device, which is not waited for."""
+        return numbers_on(self.model.device, token_ids)
 
     def moved(self, keys: Tensor, delta: int) -> Tensor:
         """Stored keys [..., tokens, head_dim] rotated `delta` positions on."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from livingkv.errors import ModelDamaged
+from livingkv.spans import Span, read_spans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def weights_digest(folder: Path, cache: Path) -> str:
     File headers and the split into files do not count. Raises ModelDamaged when a file cannot be parsed.
     """
     files = weight_files(folder)
-    return _remembered("weights", files, cache, lambda: _tensors_digest(_stored_tensors(files)))
+    return _remembered("weights", files, cache, lambda: _stored_digest(files))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -49,9 +49,17 @@ def weight_files(folder: Path) -> list[Path]:
         return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     try:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelDamaged(f"{index}: cannot be read; fetch the model again") from error
+    strange = [name for name in names if not _is_inside(name)]
+    if strange:
+        raise ModelDamaged(f"{index}: {strange[0]!r} is no file of this folder; fetch the model again")
     return sorted(folder / name for name in names)
+
+
+def _is_inside(name: object) -> bool:
+    """Whether that is the name of a file in a folder or in one of its folders."""
+    return isinstance(name, str) and bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def network_digest(network: Any) -> str:
@@ -116,19 +124,37 @@ def _tensors_digest(tensors: Iterator[tuple[str, memoryview]]) -> str:
     return digest.hexdigest()
 
 
-def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, memoryview]]:
-    """Every tensor of the files, by name: a description and its bytes. Reads the files through mmap."""
+def _stored_digest(files: list[Path]) -> str:
+    """As `_tensors_digest` of what the files hold, by name. Reads all of it, as fast as the drive does."""
     found: list[tuple[str, dict[str, Any], Path, int]] = []
     for file in files:
         header, data_start = _safetensors_header(file)
         found += [(name, entry, file, data_start) for name, entry in header.items() if name != "__metadata__"]
-    for name, entry, file, data_start in sorted(found, key=lambda item: item[0]):
+    found.sort(key=lambda item: item[0])
+    spans = []
+    for number, (name, entry, file, data_start) in enumerate(found):
         low, high = (data_start + offset for offset in entry["data_offsets"])
-        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            if high > len(mapped):
-                raise ModelDamaged(f"{file}: the file is cut off inside tensor {name}; fetch the model again")
-            with memoryview(mapped) as whole, whole[low:high] as content:
-                yield f"{name} {entry['dtype']} {entry['shape']}", content
+        if high > file.stat().st_size:
+            raise ModelDamaged(f"{file}: the file is cut off inside tensor {name}; fetch the model again")
+        spans.append(Span(file, low, high, number))
+    digest, n_begun = xxhash.xxh3_128(), 0
+    try:
+        for piece in read_spans(spans):
+            n_begun = _describe(digest, found, n_begun, piece.number + 1)
+            digest.update(piece.data)
+    except EOFError as error:
+        raise ModelDamaged(f"{error}: the file was cut off while it was read; fetch the model again") from error
+    except OSError as error:
+        raise ModelDamaged(f"{error.filename}: it cannot be read ({error.strerror}); fetch the model again") from error
+    _describe(digest, found, n_begun, len(found))
+    return digest.hexdigest()
+
+
+def _describe(digest: Any, found: list[tuple[str, dict[str, Any], Path, int]], first: int, end: int) -> int:
+    """Put names, types and shapes of tensors into a digest, of those that hold nothing, too. Answers the end."""
+    for name, entry, _, _ in found[first:end]:
+        digest.update(f"{name} {entry['dtype']} {entry['shape']}\n".encode())
+    return max(first, end)
 
 
 def _safetensors_header(file: Path) -> tuple[dict[str, Any], int]:

@@ -140,13 +140,14 @@ class Home(StoreAndModel):
         look = self.settings.document if document else self.settings.conversation
         hot = self._hot.pop(session.session_id, None)
         if hot is None or (hot.n_tokens, hot.look) != (session.n_tokens, look):
-            started = perf_counter()
+            started, hot = perf_counter(), None
+            self._hot.clear()  # one at a time, also while this one is made
             hot = self._restored(session, look)
             self.watch.restored(perf_counter() - started)
         else:
             self.watch.reused()
         yield hot
-        self._hot.clear()  # one at a time: device memory does not grow with the sessions
+        self._hot.clear()  # device memory does not grow with the sessions
         self._hot[session.session_id] = hot
 
     def holds(self, session: SessionRow) -> HotWindow | None:
@@ -163,14 +164,15 @@ class Home(StoreAndModel):
     def _restored(self, session: SessionRow, look: LookBack) -> HotWindow:
         store, engine, settings = self.store(), self.engine(), self.settings
         try:
-            return restore_hot_window(store, engine, session, settings, self.n_sinks, look)
+            return restore_hot_window(store, engine, session, settings, self.n_sinks, look, tiers=self.pages())
         except PageDamaged as error:
             if self.read_only:
                 raise
             if isinstance(error, PageDropped) and store.disk_budget_bytes is not None:
                 return reread_window(store, engine, settings, session, self.n_sinks, look)
         repair_session(store, engine, settings, session, self.n_sinks)
-        return restore_hot_window(store, engine, store.session(session.session_id), settings, self.n_sinks, look)
+        repaired = store.session(session.session_id)
+        return restore_hot_window(store, engine, repaired, settings, self.n_sinks, look, tiers=self.pages())
 
     def let_go(self) -> None:
         """Drop what device memory and RAM hold of sessions: the store is about to change under it."""

@@ -11,21 +11,19 @@ bounded distance however long the session grows. A document is read on a grid, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from livingkv.cells import Cells, n_padded
-from livingkv.codec import KV, Lossless, PageCodec, PageShape
+from livingkv.codec import KV, Lossless, PageBytes, PageCodec, PageShape
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import period, rotation, shift
+from livingkv.page_places import GPU_PAGES, Place
+from livingkv.positions import period, shift
 from livingkv.settings import PAGE_TOKENS, LookBack
-from livingkv.workspace import Workspace
-
-_GPU_PAGES = 16
-"""Pages that go through the codec together on a GPU, in few kernels and one copy; their fp32 takes memory too. On a CPU
-one page stays in the cache."""
+from livingkv.spill import HostCopy, Spill, host_copies
+from livingkv.workspace import OneToken, Workspace
 
 
 def window_start(n_tokens: int, look: LookBack) -> int:
@@ -39,7 +37,7 @@ class HotWindow:
 
     n_sinks: how many first tokens are always attended, 1..64. look: with a grid, what a token attends depends on its
     position alone. It stands as `look`.
-    `sealed` collects the pages that became full since `take_sealed`; until they are durable they are the only copy.
+    Pages that became full are kept until `take_sealed` or `spill`; until they are durable they are the only copy.
     """
 
     def __init__(
@@ -61,8 +59,9 @@ class HotWindow:
         self._n_sinks = n_sinks
         self.look = look
         self._block = block_tokens
-        self._n_plain = None if dual_chunk is None else min(period(dual_chunk), dual_chunk.original_context)
-        self._pages_at_once = _GPU_PAGES if device.type == "cuda" else 1
+        self._dual_chunk = dual_chunk
+        self._period = None if dual_chunk is None else period(dual_chunk)
+        self._pages_at_once = GPU_PAGES if device.type == "cuda" else 1
         self._reserve = PAGE_TOKENS  # slots kept in front of the window for the sinks
         spare = block_tokens if look.grid_tokens == 1 else 2 * look.grid_tokens  # a cell before a pass, one to fill up
         capacity = 2 * PAGE_TOKENS + look.window_tokens + block_tokens + spare
@@ -72,7 +71,8 @@ class HotWindow:
         self._window_start = 0
         self.n_tokens = 0
         self.n_sealed = 0
-        self.sealed: list[bytes] = []
+        self._copies = host_copies(device)
+        self._sealed: list[HostCopy] = []  # rows of whole pages
 
     @property
     def room(self) -> int:
@@ -80,9 +80,17 @@ class HotWindow:
         block, grid, n = self._block, self.look.grid_tokens, self.n_tokens
         if grid > 1:
             rest = grid - n % grid
-            many = block > rest and n >= grid and (self._n_plain is None or n + block <= self._n_plain)
+            block = self.workspace.before_border(block)
+            many = block > rest and n >= grid and self._looks_into_its_chunk(n - n % grid)
             block = (n + block) // grid * grid - n if many else min(block, rest)
         return self.workspace.before_border(block)
+
+    def _looks_into_its_chunk(self, line: int) -> bool:
+        """True where a cell that begins at `line` sees nothing before its chunk of dual-chunk positions: these are
+        plain then, there and up to the chunk's end."""
+        if self._period is None:
+            return True
+        return (line - self.look.window_tokens - self._n_sinks) // self._period == line // self._period
 
     @property
     def n_attended(self) -> int:
@@ -90,8 +98,11 @@ class HotWindow:
         start = window_start(self.n_tokens, self.look)
         return self.n_tokens - start + (self._n_sinks if start else 0)
 
-    def restore(self, pages: Sequence[bytes], first_page: int, first_page_bytes: bytes | None, tail: bytes) -> None:
+    def restore(
+        self, pages: Collection[PageBytes], first_page: int, first_page_bytes: bytes | None, tail: bytes
+    ) -> None:
         """Become the state of a stored session: window pages from `first_page` on, page 0 for the sinks, and the tail.
+        Of `pages` none is looked at any more when the next one is asked for.
 
         `first_page_bytes` may be None when `first_page` is 0 or nothing is sealed. Raises RecordDamaged for bytes that
         are not of this model and codec.
@@ -100,10 +111,9 @@ class HotWindow:
         space = self.workspace
         space.start = space.end = self._reserve
         first = first_page * PAGE_TOKENS
-        for index in range(0, len(pages), self._pages_at_once):
-            some, at = pages[index : index + self._pages_at_once], first + index * PAGE_TOKENS
-            firsts = range(at, at + len(some) * PAGE_TOKENS, PAGE_TOKENS)
-            space.push(self._codec.decode(some, firsts, device), at)
+        slot = space.claim(len(pages) * PAGE_TOKENS, first)
+        places = [Place(first + at, 0, PAGE_TOKENS, slot + at) for at in range(0, space.end - slot, PAGE_TOKENS)]
+        self._codec.decode_into(pages, places, KV(space.keys, space.values), self._rope)
         self.n_sealed = first + len(pages) * PAGE_TOKENS
         if tail:
             space.push(self._lossless.decode_run(tail, device), self.n_sealed)
@@ -111,9 +121,11 @@ class HotWindow:
         space.next_position = self.n_tokens
         self._window_start = first
         if self.n_sealed:
-            page_zero = pages[0] if first_page == 0 else first_page_bytes
-            assert page_zero is not None, "sinks need page 0"
-            self._keep_sinks(self._codec.decode([page_zero], [0], device))
+            if first_page:
+                assert first_page_bytes is not None, "sinks need page 0"
+                self._keep_sinks(self._codec.decode([first_page_bytes], [0], device))
+            else:
+                self._keep_sinks(space.view(self._reserve, self._reserve + PAGE_TOKENS))
         self._place(first)
 
     def begin(self, n_tokens: int) -> None:
@@ -125,8 +137,26 @@ class HotWindow:
         needed = n_padded(self.n_tokens, n_tokens, self.look) if crosses else n_tokens
         if self.workspace.capacity - self.workspace.end < needed:
             self._slide()
-        self.workspace.begin(n_tokens)
+        self.workspace.begin(n_tokens, length=self._length(n_tokens))
         self._cells = self._cells_of(n_tokens) if crosses else None
+
+    def _length(self, n_tokens: int) -> int | None:
+        """How long the text is, as far as scores depend on it: with a grid to the end of the cell, wherever passes are
+        cut. Several cells look after that themselves."""
+        grid = self.look.grid_tokens
+        if grid == 1:
+            return None
+        n_cells = -(-(self.n_tokens + n_tokens) // grid) - self.n_tokens // grid
+        return 0 if n_cells > 1 else (self.n_tokens // grid + 1) * grid
+
+    def one_token(self) -> OneToken:
+        """See Workspace: what `begin(1)` prepares, in numbers; sinks and slots are moved where need be."""
+        start = window_start(self.n_tokens, self.look)
+        if start != self._window_start:
+            self._place(start)
+        if self.workspace.capacity == self.workspace.end:
+            self._slide()
+        return self.workspace.one_token()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState."""
@@ -144,8 +174,24 @@ class HotWindow:
 
     def take_sealed(self) -> tuple[bytes, ...]:
         """The pages sealed since the last call, in order. They are the caller's from now on."""
-        pages, self.sealed = tuple(self.sealed), []
+        pages, self._sealed = tuple(self.sealed), []
         return pages
+
+    @property
+    def sealed(self) -> list[bytes]:
+        """The pages sealed since they were last taken. Waits for the device."""
+        return [row.tobytes() for rows in self._sealed for row in rows.wait().numpy()]
+
+    def spill(self) -> Spill:
+        """The pages sealed since they were last taken, the caller's from now on, and the tail: on their way from the
+        device, which is not waited for. What is read from now on does not change them."""
+        sealed, self._sealed = tuple(self._sealed), []
+        space, n_tail = self.workspace, self.n_tokens - self.n_sealed
+        if n_tail == 0:
+            return Spill(sealed)
+        tail = space.view(space.end - n_tail, space.end)
+        body = torch.cat([part.flatten().view(torch.uint8) for part in tail])
+        return Spill(sealed, self._lossless.run_header(n_tail), self._copies.start(body))
 
     def rewind(self, n_tokens: int) -> None:
         """Forget the newest tokens, back to `n_tokens`; they lie in the unsealed tail."""
@@ -184,6 +230,7 @@ class HotWindow:
             first_token=self.n_tokens,
             n_tokens=n_tokens,
             n_sealed=self.n_sealed,
+            dual_chunk=self._dual_chunk,
         )
 
     def _seal(self, n_tokens: int) -> None:
@@ -192,10 +239,8 @@ class HotWindow:
         step = self._pages_at_once * PAGE_TOKENS
         for lo in range(0, n_tokens, step):
             hi = min(lo + step, n_tokens)
-            raw = space.view(slot + lo, slot + hi)
-            self.sealed.extend(self._codec.encode(raw, first + lo))
-            by = rotation(torch.arange(first + lo, first + hi, device=space.keys.device), self._rope)
-            space.put(slot + lo, self._codec.stored(raw, by), first + lo)
+            rows = self._codec.seal(space.view(slot + lo, slot + hi), first + lo)
+            self._sealed.append(self._copies.start(rows))
         if first == 0:
             self._keep_sinks(space.view(slot, slot + PAGE_TOKENS))
         self.n_sealed += n_tokens

@@ -42,6 +42,7 @@ from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
 from livingkv.store import SessionRow, check_session_name
+from livingkv.writing import WriteBehind
 
 OnText = Callable[[str], None]
 OnProgress = Callable[[int, int], None]
@@ -121,16 +122,16 @@ class Memory(Looking, Keeping):
             part.n_sentences for part in parts if part.name == name and part.digest != digest and not part.complete
         )
         done = known.n_bytes if known is not None else 0
-        with self._reader(row, document=True) as reader:
+        with self._reader(row, document=True) as reader, WriteBehind(store.append) as behind:
             for piece in split_pieces(
                 text, self._home.settings.commit_tokens, done, self._home.engine().runner.between
             ):
-                end = piece.byte_hi == len(text)
-                origin = Origin(name, "document", digest, end_of_source=end)
-                append = reader.read_text(text[piece.byte_lo : piece.byte_hi], piece.spans, origin)
-                store.append(append)
-                if progress is not None:
-                    progress(piece.byte_hi, len(text))
+                end = piece.byte_hi
+                origin = Origin(name, "document", digest, end_of_source=end == len(text))
+                draft = reader.read_ahead(text[piece.byte_lo : piece.byte_hi], piece.spans, origin)
+                _tell(progress, behind.durable(), len(text))
+                _tell(progress, behind.put(draft, end), len(text))
+            _tell(progress, behind.finish(), len(text))
         self._home.index.feed_if_possible()
         now = store.source(row.session_id, name, digest)
         assert now is not None, "it was committed just now"
@@ -159,12 +160,22 @@ class Memory(Looking, Keeping):
             return _told(extract(self._home, question, Scope.of(session)).answer, on_text)
         asking = Asking(self._home, question)
         probed = asking.probe(session)
-        judged = asking.judge(probed)
         if mode == "auto":
-            answer = Auto(asking, probed, judged, max_tokens, sampling or Sampling(), stop).answer()
+            answer = Auto(asking, probed, asking.judge(probed), max_tokens, sampling or Sampling(), stop).answer()
             _told(answer, on_text)
+        elif mode in ("resume", "exact"):  # nothing of what is recalled is attended: it is evidence, for afterwards
+            answer = asking.read(
+                mode,
+                probed,
+                lambda: asking.recall(probed),
+                max_tokens,
+                sampling or Sampling(),
+                stop,
+                on_text,
+                "asked for",
+            )
         else:
-            passages = asking.passages(asking.chosen(judged))
+            passages = asking.recall(probed)
             if mode in ("kv", "ground") and not passages:
                 return _told(
                     asking.abstain(probed, passages, "nothing stored shares a word or a meaning with it"), on_text
@@ -208,6 +219,7 @@ class Memory(Looking, Keeping):
             reused, at_start = reader.n_reused, self._home.at_message_start(reader.session_id)
             user = read_user_message(reader, message, at_start=at_start)
             logits = reader.open_answer()
+            engine.settle()
             asking.clock.first_token = asking.clock.lap()
             prefilled = asking.n_prefilled()
             if beside.words is None:
@@ -276,6 +288,12 @@ class Memory(Looking, Keeping):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _tell(progress: OnProgress | None, durable: Sequence[int], n_bytes: int) -> None:
+    if progress is not None:
+        for done in durable:
+            progress(done, n_bytes)
 
 
 def _told(answer: Answer, on_text: OnText | None) -> Answer:

@@ -5,7 +5,7 @@ Reads both from the model itself. Knows nothing of how positions are used (posit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,13 @@ class Rope:
 
     inverse_frequencies: Tensor
     attention_factor: float
+    _copies: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def frequencies_on(self, device: torch.device) -> Tensor:
+        """The frequencies on a device, copied there once: a copy to a device waits for it."""
+        if device not in self._copies:
+            self._copies[device] = self.inverse_frequencies.to(device)
+        return self._copies[device]
 
     @property
     def rotary_dim(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,12 +18,14 @@ from torch import Tensor
 from livingkv.errors import InputError, UnsupportedModel
 from livingkv.experts import StreamedModel, load_streamed
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
+from livingkv.index import TokenEmbedder
 from livingkv.model_fetch import Progress
 from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
 from livingkv.model_probe import AttentionFacts, probe_attention
 from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
 from livingkv.model_sources import ModelFolder, cache_folder, find_model
+from livingkv.threads import use_threads
 
 __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_network", "load_model"]
 
@@ -58,6 +60,7 @@ class LoadedModel:
     model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit", or the method of weights that came
     packed): parts of a store's fingerprint.
     experts: what streams the network's experts; None where the network holds all of itself.
+    embedders: what an engine made of the input embeddings, which takes a time: one, or none yet.
     decode_weights: generation reads weights of so many bits where it can (livingkv.packed); None: the network's own. No
     part of the fingerprint (docs/decisions/0029).
     """
@@ -79,6 +82,7 @@ class LoadedModel:
     quantization: str
     experts: StreamedModel | None = None
     decode_weights: DecodeWeights | None = None
+    embedders: list[TokenEmbedder] = field(default_factory=list, repr=False)
 
     def close(self) -> None:
         """Give back the files and the RAM of streamed experts; a network that holds all of itself has nothing to close.
@@ -114,6 +118,8 @@ def load_model(
     place, computed_in = device_of(device), dtype_of(weights, dtype)
     if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
         raise InputError("weights", weights, "bf16, int8, int4 or fp32 is allowed without a CUDA device")
+    if place.type == "cpu":
+        use_threads()
     decode_weights = _decode_weights(weights, place, computed_in, streamed=experts_ram_bytes is not None)
     source = find_model(spec, progress)
     refuse_unsupported(source.name, read_config(source.folder))
@@ -164,7 +170,7 @@ def _decode_weights(
 def _loaded(
     source: ModelFolder, network: Any, dual_chunk: AskedDualChunk, quantization: str, experts: StreamedModel | None
 ) -> LoadedModel:
-    """A folder's network with its tokenizer. Digesting its weights takes as long as reading them, once."""
+    """A folder's network with its tokenizer. Digesting its weights takes a read of all of them, once."""
     tokenizer, cache = load_tokenizer(source.folder), cache_folder()
     return _described(
         network,

@@ -35,6 +35,12 @@ def temperature(rules: DualChunk, length: int) -> float:
     return scale * scale
 
 
+def temperatures(rules: DualChunk, lengths: Tensor) -> Tensor:
+    """`temperature` of each of `lengths`, fp64 [n], on their device."""
+    scale = (0.1 * (lengths / rules.original_context).log() + 1.0).clamp(min=1.0)
+    return scale * scale
+
+
 def query_position(rules: DualChunk, position: int, key_chunk: int) -> int:
     """Effective position of the query at `position` against keys of chunk `key_chunk`."""
     chunk, rest = divmod(position, period(rules))
@@ -43,6 +49,17 @@ def query_position(rules: DualChunk, position: int, key_chunk: int) -> int:
     if key_chunk == chunk - 1:
         return min(rest + period(rules), rules.chunk_tokens)
     return rules.chunk_tokens
+
+
+def query_positions(rules: DualChunk, first: int, n_tokens: int, key_chunk: int, device: torch.device) -> Tensor:
+    """`query_position` of `n_tokens` queries from `first` on, all of one chunk: int64 on `device`, which is not waited
+    for."""
+    chunk, rest = divmod(first, period(rules))
+    assert rest + n_tokens <= period(rules), "a pass never straddles a border"
+    if key_chunk not in (chunk, chunk - 1):
+        return torch.full((n_tokens,), rules.chunk_tokens, dtype=torch.int64, device=device)
+    positions = torch.arange(rest, rest + n_tokens, device=device)
+    return positions if key_chunk == chunk else (positions + period(rules)).clamp_(max=rules.chunk_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ class Rotation:
 
 def rotation(positions: Tensor, rope: Rope) -> Rotation:
     """The rotation by `positions` (int64 [tokens], any sign), from fp64 angles, on the positions' device."""
-    frequencies = rope.inverse_frequencies.to(positions.device)
+    frequencies = rope.frequencies_on(positions.device)
     angles = positions.to(torch.float64)[:, None] * frequencies  # [tokens, rotary_dim / 2]
     cos, sin = angles.cos().float(), angles.sin().float()
     return Rotation(torch.cat((cos, cos), -1), torch.cat((sin, sin), -1))
@@ -78,4 +95,4 @@ def shift(x: Tensor, delta: int, rope: Rope) -> Tensor:
     """Keys `x` [..., tokens, dim] moved by `delta` positions. A delta of 0 returns x itself, to the last bit."""
     if delta == 0:
         return x
-    return rotate(x, rotation(torch.tensor([delta], device=x.device), rope))
+    return rotate(x, rotation(torch.full((1,), delta, device=x.device), rope))

@@ -116,6 +116,8 @@ def judge_hits(engine: Engine, kv: StoredKV, probed: Probed, question: str, n_si
         for hit in probed.hits
     ]
     again = slow_pages(engine, kv, spans) is not None
+    for span in () if again else spans:
+        kv.prefetch(*span)  # side by side, while the first is decoded
     for hit, span in zip(probed.hits, spans, strict=True):
         try:
             candidates.append(_candidate(kv, span, n_sinks, again=again))
@@ -192,6 +194,8 @@ def attend_passages(
     """
     ordered = sorted(passages, key=lambda passage: (passage.session_id, passage.token_lo))
     capacity = n_sinks + sum(passage.n_tokens for passage in ordered) + extra_tokens
+    for passage in ordered:
+        kv.prefetch(probed.session(passage.session_id), passage.token_lo, passage.token_hi)
     space = engine.workspace(capacity, dual_chunk=placement == "dual_chunk")
     compact = placement == "compact"
     end = max(probed.session(passage.session_id).n_tokens for passage in ordered)
@@ -199,8 +203,7 @@ def attend_passages(
     first = 0 if compact else end - n_sinks
     space.push(KV(engine.moved(sinks.keys, first), sinks.values), first)
     for passage in ordered:
-        run = kv.run(probed.session(passage.session_id), passage.token_lo, passage.token_hi)
         at = space.end if compact else passage.token_lo
-        space.push(KV(engine.moved(run.keys, at - passage.token_lo), run.values), at)
+        kv.attend(probed.session(passage.session_id), passage.token_lo, passage.token_hi, space, at)
     space.next_position = space.end if compact else end
     return space

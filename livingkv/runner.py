@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -17,9 +16,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from livingkv.batched_decode import BatchedDecode, DecodeStep
+from livingkv.decoding import Decoder, decoder_for
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
 from livingkv.packed import MAX_ROWS, PackedStep, step_for
+from livingkv.pass_clock import PassClock
 from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
@@ -39,11 +40,14 @@ def _alone(step: DecodeStep) -> None:
 
 
 class _Unrotated(nn.Module):
-    """Stands in for the model's rotary module: cos 1 and sin 0."""
+    """Stands in for the model's rotary module: cos 1 and sin 0. Holds what the runners of one network share: what
+    records its decode steps, None until it was asked for or where there is none."""
 
     def __init__(self, rotary_dim: int) -> None:
         super().__init__()
         self._dim = rotary_dim
+        self.decoder: Decoder | None = None
+        self.has_asked = False
 
     def forward(self, x: Tensor, position_ids: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """cos and sin [1, tokens, rotary_dim] in x's dtype."""
@@ -78,7 +82,8 @@ class Runner:
 
     Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
     honest reports. `between` is called before each pass, while no state is in one: it may run passes of other states.
-    `join` is asked before each step of generation: the logits of a pass that it was part of, or None.
+    `join` is asked before each step of generation: the logits of a pass that it was part of, or None. `records`: decode
+    steps are recorded where that can be; what was recorded is shared by the runners of a network.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -88,15 +93,17 @@ class Runner:
         self.n_passes = 0
         self.between: Callable[[], None] = _go_on
         self.join: Callable[[DecodeStep], Tensor | None] = _alone
+        self.records = True
         self._is_whole = False
+        self._clock = PassClock(model.device)
         self._is_packed_tried = False
         self._packed: PackedStep | None = None
-        self._n_timed = 0
-        self._timed_s = 0.0
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
-        self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+        if not isinstance(self._base.rotary_emb, _Unrotated):
+            self._base.rotary_emb = _Unrotated(model.rope.rotary_dim)
+        self._shared: _Unrotated = self._base.rotary_emb
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
@@ -114,8 +121,9 @@ class Runner:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast text was read so far, over all passes of 16 tokens and more; None before the first."""
-        return self._n_timed / self._timed_s if self._n_timed else None
+        """How fast text was read so far, over all passes of 16 tokens and more; None before the first. On a GPU over
+        those that are over; waits for the first."""
+        return self._clock.tokens_per_s
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor, state: AttentionState) -> None:
@@ -146,7 +154,12 @@ class Runner:
     def logits_of(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception]:
         """Several states each read a token, in one forward pass: of each the logits in fp32 [1, 1, vocabulary], or what
         its state raised, which does the others no harm. A single step is what `logits` does, to the last bit; rows of
-        several may differ from that by rounding. Raises what is nobody's own; no state can go on then."""
+        several may differ from that by rounding. Raises what is nobody's own; no state can go on then.
+
+        On a GPU it is a recorded pass (livingkv.decoding) wherever the states allow; that differs by rounding, too."""
+        recorded = self._recorded(steps)
+        if recorded is not None:
+            return recorded
         if len(steps) == 1:
             token = torch.tensor([steps[0].token], device=self.model.device)
             try:
@@ -162,10 +175,47 @@ class Runner:
         """Read one token: the logits in fp32 [1, 1, vocabulary]. `join` may do it together with steps of others."""
         joined = None if self._is_whole else self.join(DecodeStep(token, state))
         if joined is None:
-            return self.logits(torch.tensor([token], device=self.model.device), state)
+            (outcome,) = self.logits_of([DecodeStep(token, state)])
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
         self.n_prefilled += 1
         self.n_passes += 1
         return joined
+
+    @torch.inference_mode()
+    def prepare(self, n_rows: int) -> None:
+        """Record decode steps of up to so many states now, where they are recorded at all; else the first step does,
+        and takes seconds."""
+        if (decoder := self._decoder()) is not None:
+            decoder.prepare(n_rows)
+
+    def _decoder(self) -> Decoder | None:
+        if not self._shared.has_asked:
+            self._shared.has_asked = True
+            self._shared.decoder = decoder_for(self.model, self._probe, self.head)
+        return self._shared.decoder
+
+    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
+        """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
+        decoder = self._decoder() if self.records else None
+        if decoder is None:
+            return None
+        self.let_others()
+        logits = decoder.logits([step.token for step in steps], [step.state for step in steps])
+        if logits is not None:
+            self.n_prefilled += len(steps)
+            self.n_passes += 1
+        return logits
+
+    def _probe(self, token_ids: Tensor, space: AttentionState) -> Tensor:
+        """The last token's logits [vocabulary], for comparison: counted nowhere."""
+        counted = self.n_prefilled, self.n_passes, self._clock
+        self._clock = PassClock(self.model.device)
+        with self.uninterrupted():
+            logits = self.logits(token_ids, space)[0, -1]
+        self.n_prefilled, self.n_passes, self._clock = counted
+        return logits
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
@@ -235,15 +285,12 @@ class Runner:
         if not self._is_whole:
             self.between()
         n = token_ids.shape[1]
-        started = perf_counter()
+        begun = self._clock.now() if n >= _TIMED_TOKENS else None
         state.begin(n)
         hidden = (compute or self._modules)(token_ids, state)
         state.finish(n)
         self.n_prefilled += n * token_ids.shape[0]
         self.n_passes += 1
-        if n >= _TIMED_TOKENS:
-            if hidden.device.type == "cuda":
-                torch.cuda.synchronize(hidden.device)  # else only the launch would be timed
-            self._n_timed += n * token_ids.shape[0]
-            self._timed_s += perf_counter() - started
+        if begun is not None:
+            self._clock.add(n * token_ids.shape[0], begun)
         return hidden

@@ -1,6 +1,6 @@
 """Choosing the next token from logits: greedy, or temperature, top-k, top-p and repetition penalty with a seed.
 
-Knows logits and token ids only.
+Knows logits and token ids only. All of it is computed where the logits are; what was chosen is read from there once.
 """
 
 from __future__ import annotations
@@ -67,33 +67,36 @@ class Sampler:
             self._random.manual_seed(sampling.seed)
 
     def pick(self, logits: Tensor) -> int:
-        """The next token for `logits` [vocabulary]."""
-        plain = logits.detach().float().cpu()
-        logits = self._penalised(plain)
-        if self._sampling.temperature == 0.0:
-            token = int(logits.argmax())
-        else:
-            token = int(torch.multinomial(self._probabilities(logits), 1, generator=self._random))
-        self._seen.add(token)
-        self._picked[token] += 1
-        self.likeliest.append(self._likeliest(plain))
-        self.log_probabilities.append(float(plain[token] - plain.logsumexp(-1)))
-        return token
+        """The next token for `logits` [vocabulary]. Waits for them."""
+        plain = logits.detach().float()
+        token = self._chosen(self._penalised(plain))
+        total = plain.logsumexp(-1)
+        top = plain.topk(min(self._n_likeliest, plain.numel()))
+        numbers = torch.cat([token[None], top.indices]).double(), plain[token][None] - total, top.values - total
+        picked, *others = torch.cat(numbers).tolist()  # the one wait; token ids are exact in fp64
+        n_top = top.indices.numel()
+        self._seen.add(int(picked))
+        self._picked[int(picked)] += 1
+        self.log_probabilities.append(others[n_top])
+        ids = [int(index) for index in others[:n_top]]
+        self.likeliest.append(list(zip(ids, others[n_top + 1 :], strict=True)))
+        return int(picked)
 
-    def _likeliest(self, logits: Tensor) -> list[tuple[int, float]]:
-        if not self._n_likeliest:
-            return []
-        top = logits.log_softmax(-1).topk(min(self._n_likeliest, logits.numel()))
-        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    def _chosen(self, logits: Tensor) -> Tensor:
+        if self._sampling.temperature == 0.0:
+            return logits.argmax()
+        below = self._probabilities(logits).double().cumsum(0)
+        drawn = torch.rand((), generator=self._random, dtype=torch.float64).item()
+        return torch.searchsorted(below, below[-1] * drawn, right=True).clamp_max(logits.numel() - 1)
 
     def _penalised(self, logits: Tensor) -> Tensor:
         chosen = self._sampling
         if chosen.repetition_penalty != 1.0 and self._seen:
-            ids = torch.tensor(sorted(self._seen))
+            ids = torch.tensor(sorted(self._seen), device=logits.device)
             logits, penalty = logits.clone(), chosen.repetition_penalty
             logits[ids] = torch.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
         if (chosen.presence_penalty or chosen.frequency_penalty) and self._picked:
-            ids, counts = torch.tensor(list(self._picked)), torch.tensor(list(self._picked.values()))
+            ids, counts = (torch.tensor(list(of), device=logits.device) for of in (self._picked, self._picked.values()))
             logits = logits.clone()
             logits[ids] -= chosen.presence_penalty + chosen.frequency_penalty * counts
         return logits

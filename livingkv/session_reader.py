@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from livingkv.engine import Engine
@@ -19,6 +18,7 @@ from livingkv.generation import Generated
 from livingkv.hot_window import HotWindow
 from livingkv.store import Append, Role, SentenceRecord, SessionRow
 from livingkv.text import SentenceSpan, split_sentences
+from livingkv.writing import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,23 @@ class SessionReader:
 
     def flush(self) -> Append:
         """An append of the framing alone."""
-        return self._append((), b"", (), Origin("", "template"))
+        return self._draft((), b"", (), Origin("", "template")).finished()
 
     def read_text(
         self, text: bytes, spans: Sequence[SentenceSpan], origin: Origin, *, ends_turn: bool = False
     ) -> Append:
         """Read a text whose sentences are `spans`; the append that makes it and the framing before it durable."""
+        return self.read_ahead(text, spans, origin, ends_turn=ends_turn).finished()
+
+    def read_ahead(
+        self, text: bytes, spans: Sequence[SentenceSpan], origin: Origin, *, ends_turn: bool = False
+    ) -> Draft:
+        """Like `read_text`, without waiting for the device: the append is finished where it is written."""
         encoded = self.engine.words.encode_sentences(text, spans)
         first = self.n_tokens + len(self._framed)
         self._read(encoded.token_ids)
         records = self._records(spans, encoded.sentence_tokens, first)
-        return self._append(encoded.token_ids, text, records, origin, ends_turn=ends_turn)
+        return self._draft(encoded.token_ids, text, records, origin, ends_turn=ends_turn)
 
     def open_answer(self) -> Tensor:
         """Close the user's message and open the assistant's; the logits of the answer's first token [1, 1,
@@ -87,7 +93,7 @@ class SessionReader:
         assert self.hot is not None, "a text-only session holds no conversation"
         ids = self.engine.words.framing.answer
         self._framed.extend(ids)
-        return self.engine.runner.logits(torch.tensor(ids, device=self.engine.model.device), self.hot)
+        return self.engine.runner.logits(self.engine.on_device(ids), self.hot)
 
     def close_answer(self, generated: Generated, origin: Origin) -> Append:
         """Close the assistant's message and open a user's; the append that makes the turn's second half durable."""
@@ -101,7 +107,7 @@ class SessionReader:
         borders = np.searchsorted(starts, [*(span.byte_lo for span in spans), len(text)]).tolist()
         tokens = list(pairwise(borders))
         records = self._records(spans, tokens, self.n_tokens + len(self._framed))
-        return self._append([*ids, *framing.reopen], text, records, origin, ends_turn=True)
+        return self._draft([*ids, *framing.reopen], text, records, origin, ends_turn=True).finished()
 
     def _records(
         self, spans: Sequence[SentenceSpan], tokens: Sequence[tuple[int, int]], first_token: int
@@ -113,9 +119,9 @@ class SessionReader:
 
     def _read(self, token_ids: Sequence[int]) -> None:
         if token_ids and self.hot is not None:
-            self.engine.runner.read(torch.tensor(token_ids, device=self.engine.model.device), self.hot)
+            self.engine.runner.read(self.engine.on_device(token_ids), self.hot)
 
-    def _append(
+    def _draft(
         self,
         token_ids: Sequence[int],
         text: bytes,
@@ -123,7 +129,7 @@ class SessionReader:
         origin: Origin,
         *,
         ends_turn: bool = False,
-    ) -> Append:
+    ) -> Draft:
         ids, self._framed = [*self._framed, *token_ids], []
         append = Append(
             session_id=self.session_id,
@@ -133,8 +139,6 @@ class SessionReader:
             sentences=sentences,
             source=origin.source,
             role=origin.role,
-            pages=self.hot.take_sealed() if self.hot else (),
-            tail=self.hot.tail() if self.hot else b"",
             end_of_source=origin.end_of_source,
             source_digest=origin.source_digest,
             ends_turn=ends_turn,
@@ -142,4 +146,4 @@ class SessionReader:
         self.n_tokens += len(ids)
         self.n_bytes += len(text)
         assert self.hot is None or self.n_tokens == self.hot.n_tokens, "all tokens of the hot window are accounted for"
-        return append
+        return Draft(append, self.hot.spill() if self.hot else None)

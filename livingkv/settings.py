@@ -59,7 +59,8 @@ class Settings:
     front of any question (docs/decisions/0014). None: as the store has it, 128 for a new one. The hot window or more:
     documents are read like conversations.
     block_tokens: tokens read in one forward pass. None: 512 of a conversation; of a document 8,192 on a GPU, where
-    passes are dear to start, and 256 on a CPU. With streamed experts 1,024, of a document 4,096.
+    passes are dear to start (fewer where they would not fit), and 256 on a CPU. With streamed experts 1,024, of a
+    document 4,096.
     recall_tokens: the budget of recalled passages in front of a question.
     commit_tokens: during a long ingest, about this many tokens are read between two durable commits.
     codec: page codec: "int8" or "lossless" (the model's own dtype). None: the store's, "int8" for a new one.

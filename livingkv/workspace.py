@@ -11,6 +11,7 @@ size that is the plain computation, to the last bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from livingkv.attention import Partition, attend
 from livingkv.codec import KV, PageShape
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import Rotation, period, query_position, rotate, rotation, temperature
+from livingkv.positions import Rotation, period, query_position, query_positions, rotate, rotation, temperature
 
 
 class AttentionState(Protocol):
@@ -50,6 +51,26 @@ class _Run(NamedTuple):
     lo: int
     hi: int
     query: Rotation
+
+
+class OneToken(NamedTuple):
+    """A pass over one token: it goes to slot `end` of `space`, and sees slots [start, end], its own the last.
+
+    runs: (hi, query position): up to slot hi, not included, keys see the query rotated by that position; the last run
+    ends with the token's own slot and its position is the token's. factor: scores are multiplied with it besides the
+    layer's own scale.
+    """
+
+    space: Workspace
+    start: int
+    end: int
+    runs: tuple[tuple[int, int], ...]
+    factor: float
+
+    @property
+    def position(self) -> int:
+        """The token's own."""
+        return self.runs[-1][1]
 
 
 class Workspace:
@@ -115,6 +136,13 @@ class Workspace:
         self.put(self.end, kv, first_position)
         self.end += int(kv.keys.shape[2])
 
+    def claim(self, n_tokens: int, first_position: int) -> int:
+        """As `push`, of keys and values that the caller is about to write: the first of their slots."""
+        assert self.end + n_tokens <= self.capacity, "workspace overfilled"
+        slot, self.end = self.end, self.end + n_tokens
+        self.positions[slot : self.end] = torch.arange(first_position, first_position + n_tokens)
+        return slot
+
     def view(self, lo: int, hi: int) -> KV:
         """Keys and values of slots [lo, hi), not copied."""
         return KV(self.keys[:, :, lo:hi], self.values[:, :, lo:hi])
@@ -138,8 +166,8 @@ class Workspace:
         self.positions[: self.end - lo] = self.positions[lo : self.end].clone()
         self.start, self.end = max(self.start - lo, 0), self.end - lo
 
-    def begin(self, n_tokens: int) -> None:
-        """See AttentionState."""
+    def begin(self, n_tokens: int, *, length: int | None = None) -> None:
+        """See AttentionState. length: of the sequence, as far as scores depend on it; left out, with the new tokens."""
         assert 0 < n_tokens <= self.room, "a pass must fit the workspace"
         device = self.keys.device
         first = self.next_position
@@ -148,25 +176,43 @@ class Workspace:
         if self._dual_chunk is None:
             self._runs = [_Run(self.start, self.end, self._own)]
         else:
-            self._temperature = temperature(self._dual_chunk, first + n_tokens)
-            self._runs = self._chunk_runs(self._dual_chunk, first, n_tokens)
+            self._temperature = temperature(self._dual_chunk, first + n_tokens if length is None else length)
+            self._runs = [
+                _Run(lo, hi, self._variant(self._dual_chunk, first, n_tokens, chunk))
+                for lo, hi, chunk in self._chunks(self._dual_chunk)
+            ]
 
-    def _chunk_runs(self, rules: DualChunk, first: int, n_tokens: int) -> list[_Run]:
-        chunks = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor").tolist()
-        runs: list[_Run] = []
-        lo = 0
-        for i in range(1, len(chunks) + 1):
-            if i == len(chunks) or chunks[i] != chunks[lo]:
-                runs.append(_Run(self.start + lo, self.start + i, self._variant(rules, first, n_tokens, chunks[lo])))
-                lo = i
-        return runs
+    def one_token(self) -> OneToken:
+        """What `begin(1)` prepares, in numbers alone: for whoever attends and writes the slot itself, then calls
+        `finish(1)`. Does nothing on the device."""
+        assert self.room > 0, "a pass must fit the workspace"
+        first, rules = self.next_position, self._dual_chunk
+        self.positions[self.end] = first
+        factor = self._rope.attention_factor**2
+        if rules is None:
+            return OneToken(self, self.start, self.end, ((self.end + 1, first),), factor)
+        size = period(rules)
+        runs = [(hi, query_position(rules, first, chunk) + chunk * size) for _, hi, chunk in self._chunks(rules)]
+        if runs and runs[-1] == (self.end, first):
+            runs.pop()
+        runs.append((self.end + 1, first))
+        return OneToken(self, self.start, self.end, tuple(runs), factor * temperature(rules, first + 1))
+
+    def _chunks(self, rules: DualChunk) -> Iterator[tuple[int, int, int]]:
+        """Attended slots [lo, hi) whose keys are of one chunk, and which."""
+        every = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor")
+        chunks, counts = torch.unique_consecutive(every, return_counts=True)
+        lo = self.start
+        for chunk, count in zip(chunks.tolist(), counts.tolist(), strict=True):
+            yield lo, lo + count, chunk
+            lo += count
 
     def _variant(self, rules: DualChunk, first: int, n_tokens: int, key_chunk: int) -> Rotation:
         assert self._own is not None
         if key_chunk == first // period(rules):
             return self._own
-        positions = [query_position(rules, first + i, key_chunk) + key_chunk * period(rules) for i in range(n_tokens)]
-        return rotation(torch.tensor(positions, device=self.keys.device), self._rope)
+        positions = query_positions(rules, first, n_tokens, key_chunk, self.keys.device)
+        return rotation(positions + key_chunk * period(rules), self._rope)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See AttentionState. Writes the new keys, rotated, and values behind the attended slots."""
@@ -187,12 +233,15 @@ class Workspace:
     def partitions(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> list[Partition]:
         """What `attend` merges, for a caller who has more to merge with it. Writes as `attend` does."""
         own, n = self.write(layer, query, key, value), query.shape[2]
+        assert self._own is not None, "begin comes first"
         runs = self._runs
         partitions = []
-        if n == 1 and runs and runs[-1].query is self._own and runs[-1].hi == self.end:
+        joins = bool(runs) and runs[-1].query is self._own and runs[-1].hi == self.end
+        if n == 1 and joins:
             runs = [*runs[:-1], _Run(runs[-1].lo, self.end + 1, self._own)]  # one token: its own key needs no mask
         else:
-            new = self.layer_view(layer, self.end, self.end + n)
+            new = self.layer_view(layer, runs[-1].lo if joins else self.end, self.end + n)
+            runs = runs[:-1] if joins else runs
             partitions.append(Partition(own, new.keys, new.values, causal=True))
         for run in runs:
             turned = own if run.query is self._own else rotate(query, run.query)

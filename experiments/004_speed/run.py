@@ -90,8 +90,8 @@ def restore_part(
     rows: dict[Mode, list[float]] = {"resume": [], "kv": []}
     for _ in range(rounds):
         for mode, seconds in rows.items():
-            question = "Which word describes the returned value?" if mode == "kv" else QUESTION
-            seconds.append(first_token_seconds(folder / "restore", model, mode, question))
+            asked = "Which word describes the returned value?" if mode == "kv" else QUESTION
+            seconds.append(first_token_seconds(folder / "restore", model, mode, asked))
     medians = {mode: statistics.median(seconds) for mode, seconds in rows.items()}
     return {
         "n_tokens": stored,

@@ -1,4 +1,4 @@
-"""Decode steps on a CPU: livingkv with bf16, int8 and int4 weights, llama.cpp with Q4_K_M; and how well each reads text.
+"""Decode steps on a CPU: livingkv with bf16, int8 and int4 weights, llama.cpp with Q4_K_M; and how each reads text.
 
     python experiments/031_cpu_decode/run.py GGUF [--rounds 5] [--threads 2]
 

@@ -30,7 +30,7 @@ from livingkv.model_sources import find_model  # noqa: E402
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is asked of a figure. scratch: an empty folder of its own that goes when it is done. shrink:
-    lengths are divided by it."""
+    lengths are divided by it. lengths: instead of a figure's own."""
 
     quick: bool
     device: str
@@ -38,6 +38,7 @@ class Plan:
     gguf: Path | None
     scratch: Path
     shrink: int = 1
+    lengths: tuple[int, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -47,6 +48,10 @@ class Plan:
     def tokens(self, n: int) -> int:
         """A length, shortened where it is only to be seen that everything runs."""
         return max(1024, n // self.shrink)
+
+    def chosen(self, lengths: Sequence[int]) -> list[int]:
+        """The lengths that were asked for, else these."""
+        return [self.tokens(n) for n in self.lengths or lengths]
 
     def either(self, quick: Any, full: Any) -> Any:
         """The first in a quick run."""
@@ -105,6 +110,7 @@ def run_figure(measure: Callable[[Plan], Iterator[Row]]) -> None:
         gguf: Annotated[Path | None, typer.Option(help="The same weights for llama.cpp.")] = None,
         scratch: Annotated[Path | None, typer.Option(help="Where stores are made, and removed again.")] = None,
         shrink: Annotated[int, typer.Option(min=1, help="Divides lengths, to see that everything runs.")] = 1,
+        lengths: Annotated[str, typer.Option(help="Other lengths, for figures at several: 32768,131072.")] = "",
     ) -> None:
         rows: list[dict[str, Any]] = []
         started = time.perf_counter()
@@ -116,7 +122,17 @@ def run_figure(measure: Callable[[Plan], Iterator[Row]]) -> None:
         }
         with own_folder(scratch) as folder:
             try:
-                for row in measure(Plan(quick, device, model, gguf, folder, shrink)):
+                for row in measure(
+                    Plan(
+                        quick,
+                        device,
+                        model,
+                        gguf,
+                        folder,
+                        shrink,
+                        tuple(map(int, lengths.split(",") if lengths else ())),
+                    )
+                ):
                     rows.append(asdict(row))
                     write_json(out, document)
             except Exception as error:  # the edge of a process: recorded, and the exit code says so

@@ -29,8 +29,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     sentences = shuffled_filler(0)
     for length in map(plan.tokens, (SHORT, LONG)):
         with GrowingStore(plan.scratch / str(length), model, sentences) as growing:
-            growing.read(n_read)
-            growing.copy(length)
+            growing.grow(length, read=n_read)
     steps = plan.either(24, 64)
     found = {mode: steps_in_turn(plan, model, mode, steps) for mode in MODES}
     full = full_cache(plan, PlainHuggingFace(plan.folder, plan.device))

@@ -33,8 +33,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     sentences = shuffled_filler(0)
     for length in (short, long):
         with GrowingStore(plan.scratch / str(length), model, sentences) as growing:
-            growing.read(4096 if plan.device == "cpu" else short)
-            growing.copy(length)
+            growing.grow(length, read=4096 if plan.device == "cpu" else short)
     del model
     if plan.device != "cpu":
         torch.cuda.empty_cache()
@@ -61,7 +60,9 @@ def measure(plan: Plan) -> Iterator[Row]:
 def peak(plan: Plan, side: str, what: str) -> float:
     """The peak of a process of its own, in bytes."""
     command = [sys.executable, __file__, "--one", side, what, plan.device, str(plan.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{side}, {what}: {done.stderr.strip().splitlines()[-1]}")
     return float(json.loads(done.stdout.splitlines()[-1])["peak_bytes"])
 
 

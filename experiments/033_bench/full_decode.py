@@ -34,10 +34,9 @@ def measure(plan: Plan) -> Iterator[Row]:
         lengths = plan.either((8192, 32_768), (32_768, 131_072, 524_288))
     n_read = 4096 if plan.device == "cpu" else 65_536
     sentences = shuffled_filler(0)
-    for length in map(plan.tokens, lengths):
+    for length in plan.chosen(lengths):
         with GrowingStore(plan.scratch / "store", model, sentences) as growing:
-            growing.read(min(length, n_read))
-            growing.copy(length)
+            growing.grow(length, read=n_read)
         steps = plan.either(6, 16)
         sides, missing = dict[str, Callable[[], float]](), dict[str, str]()
         for kind, name in CACHE_NAMES.items():

@@ -7,15 +7,13 @@ summed up from timed blocks as far as they take seconds, and a full cache's byte
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import torch
 from figure import Plan, Row, run_figure
+from flat_memory import peak
 
 from experiments.growing_store import GrowingStore, folder_bytes
 from experiments.haystack import shuffled_filler
@@ -34,31 +32,32 @@ def measure(plan: Plan) -> Iterator[Row]:
     """One row for each length."""
     model, plain = load_model(plan.model, device=plan.device), PlainHuggingFace(plan.folder, plan.device)
     on_gpu, store = plan.device != "cpu", plan.scratch / "store"
-    lengths = [plan.tokens(n) for n in (LENGTHS if on_gpu or not plan.quick else LENGTHS[:5])]
+    lengths = plan.chosen(LENGTHS if on_gpu or not plan.quick else LENGTHS[:5])
     n_read = lengths[-1] if on_gpu else plan.tokens(plan.either(8192, 65_536))
     n_timed = plan.tokens(plan.either(32_768, 524_288) if on_gpu else plan.either(16_384, 32_768))
-    positions, blocks, ingest_s = [0], plain.block_seconds([0, 0])[1:], 0.0
-    sentences = shuffled_filler(0)
+    positions = [0, *(length for length in lengths if length <= n_timed)]
+    blocks = plain.block_seconds([0, *positions])[1:]
+    bytes_per_token, ingest_s, sentences = plain.bytes_per_token, 0.0, shuffled_filler(0)
+    del plain  # its weights are no part of a peak
     for length in lengths:
         started = time.perf_counter()
         with GrowingStore(store, model, sentences) as growing:
-            ingest_s += growing.read(min(length, n_read))
-            growing.copy(length)
+            ingest_s += growing.grow(length, read=n_read)
             n_tokens = growing.n_tokens
-        if length <= n_timed:
-            positions.append(length)
-            blocks += plain.block_seconds([length])
+        forget_peak(plan)
+        ours = summary([first_token_seconds(store, model, "resume", QUESTION) for _ in range(plan.either(3, 5))])
+        known = positions[: 1 + sum(position <= length for position in positions[1:])]
         yield Row(
-            "growth", f"{length:,} tokens", "s", summary(restored(plan, store, model)), copied=length > n_read,
+            "growth", f"{length:,} tokens", "s", ours, copied=length > n_read,
             facts={
                 "n_tokens": n_tokens,
                 "ingest s": ingest_s if length <= n_read else None,
                 "probe ms": summary(probes(store, model)),
                 "disk bytes": folder_bytes(store),
-                "peak bytes": peak(plan, store),
+                "peak bytes": torch.cuda.max_memory_allocated() if on_gpu else peak(plan, "ours", str(store)),
                 "baseline": {
-                    "read s": prefill_seconds(length, positions, blocks) if length <= n_timed else None,
-                    "cache bytes": plain.bytes_per_token * n_tokens,
+                    "read s": prefill_seconds(length, known, blocks) if known[-1] == length else None,
+                    "cache bytes": bytes_per_token * n_tokens,
                     "name": CACHE_NAMES["dynamic"],
                 },
                 "made in s": time.perf_counter() - started,
@@ -66,9 +65,11 @@ def measure(plan: Plan) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def restored(plan: Plan, store: Path, model: LoadedModel) -> list[float]:
-    """Seconds to the first token."""
-    return [first_token_seconds(store, model, "resume", QUESTION) for _ in range(plan.either(3, 5))]
+def forget_peak(plan: Plan) -> None:
+    """Peaks of device memory from now on."""
+    if plan.device != "cpu":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def probes(store: Path, model: LoadedModel) -> list[float]:
@@ -76,15 +77,6 @@ def probes(store: Path, model: LoadedModel) -> list[float]:
     with Memory.open(store, model=model, read_only=True) as memory:
         asked = [memory.ask(PROBED.format(word), mode="kv", max_tokens=1) for word in WORDS]
     return [answer.timings_ms.probe for answer in asked[1:]]
-
-
-def peak(plan: Plan, store: Path) -> int:
-    """Of a process of its own that asks the store."""
-    script = Path(__file__).with_name("flat_memory.py")
-    command = [sys.executable, str(script), "--one", "ours", str(store), plan.device, str(plan.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return int(answer["peak_bytes"])
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     gguf = gguf_file(plan)
     model = load_model(plan.model, device=plan.device)
     sentences = shuffled_filler(0)
-    for length in map(plan.tokens, plan.either((4096,), (4096, 16_384))):
+    for length in plan.chosen(plan.either((4096,), (4096, 16_384))):
         store = plan.scratch / f"store {length}"
         with GrowingStore(store, model, sentences) as growing:
             growing.read(length)

@@ -2,8 +2,8 @@
 
     python experiments/033_bench/report.py
 
-Knows which files hold which figures (bench_files.py) and how a row is told; measures nothing. A test compares the page
-with what this makes of the JSON.
+Knows how a row is told (others.py: those of other experiments); measures nothing. A test compares the page with what
+this makes of the JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from others import other_rows  # noqa: E402
+from others import other_rows, short_number  # noqa: E402
 from targets import FIGURES, is_met, wanted  # noqa: E402
 
 PAGE = ROOT / "docs" / "BENCH.md"
-RESULTS = ("cpu.json", "cpu_quick.json", "cuda.json", "cuda_quick.json")
+RESULTS = ("cpu.json", "cpu_quick.json", "cuda.json", "cuda_quick.json", "cuda_7b.json")
 HEAD = """# The benchmark
 
 Made by `experiments/033_bench/report.py` out of committed JSON; `make bench` runs the figures and makes this page anew.
@@ -47,9 +47,10 @@ def section(name: str, result: dict[str, Any]) -> str:
     """The table of one run and what it was made on."""
     made = result["circumstances"]
     where = ", ".join(made["gpus"]) or f"{made['cpu']}, {made['n_cores']} cores"
-    kind = "quick run" if result["quick"] else "full run"
+    kind = name.removesuffix(".json").removesuffix("_quick")
+    title = result["device"].upper() + (", Qwen2.5-7B shape, random weights" if kind == "cuda_7b" else "")
     lines = [
-        f"## {result['device'].upper()}, {kind}\n",
+        f"## {title}, {'quick' if result['quick'] else 'full'} run\n",
         f"{where}; torch {made['versions']['torch']}, transformers {made['versions']['transformers']}, "
         f"commit {(made['commit'] or 'unknown')[:10]}. Raw: `experiments/033_bench/{name}`.\n",
         COLUMNS,
@@ -57,16 +58,16 @@ def section(name: str, result: dict[str, Any]) -> str:
     for figure in result["figures"].values():
         for row in figure["rows"]:
             if row["figure"] in FIGURES:
-                lines += told(row, result["device"])
-    lines += ["", *growth(result), *notes(result)]
+                lines += told(row, kind)
+    lines += ["", *growth(result, kind), *notes(result)]
     return "\n".join(lines)
 
 
-def told(row: dict[str, Any], device: str) -> Iterator[str]:
+def told(row: dict[str, Any], kind: str) -> Iterator[str]:
     """A row of the JSON as a line for each baseline; the target is compared with the first."""
     figure = FIGURES[row["figure"]]
     condition = row["condition"] + (", *copied*" if row["copied"] else "")
-    target = wanted(row["figure"], row["condition"], device)
+    target = wanted(row["figure"], row["condition"], kind)
     ours = f"{spread(row['ours'])} {row['unit']}"
     for number, (name, ratio) in enumerate(row["ratios"].items()):
         theirs = row["baselines"].get(name)
@@ -74,16 +75,19 @@ def told(row: dict[str, Any], device: str) -> Iterator[str]:
         value = row["ours"]["median"] if figure.value == "ours" else ratio["median"]
         verdict = "", ""
         if number == 0 and target is not None:
-            verdict = f"{figure.sense} {short(target)}", "yes" if is_met(row["figure"], value, target) else "**no**"
+            verdict = (
+                f"{figure.sense} {short_number(target)}",
+                "yes" if is_met(row["figure"], value, target) else "**no**",
+            )
         yield f"| {figure.title} | {condition} | {ours} | {baseline} | {spread(ratio)} | {verdict[0]} | {verdict[1]} |"
 
 
-def growth(result: dict[str, Any]) -> list[str]:
+def growth(result: dict[str, Any], kind: str) -> list[str]:
     """How cost grows, as a table; its picture stands beside the JSON."""
     rows = result["figures"].get("growth", {}).get("rows", [])
     if not rows:
         return []
-    picture = f"../experiments/033_bench/growth_{result['device']}.png"
+    picture = f"../experiments/033_bench/growth_{kind}.png"
     lines = [
         "### How cost grows\n",
         f"![Ingest, restore, probe, disk and memory against the length of a session]({picture})\n",
@@ -120,20 +124,13 @@ def notes(result: dict[str, Any]) -> list[str]:
 
 def spread(values: dict[str, Any]) -> str:
     """Median, and the least and the most where there are several."""
-    median = short(values["median"])
-    return median if values["n"] == 1 else f"{median} ({short(values['low'])} to {short(values['high'])})"
-
-
-def short(value: float) -> str:
-    """Three digits, no exponent."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    median = short_number(values["median"])
+    return median if values["n"] == 1 else f"{median} ({short_number(values['low'])} to {short_number(values['high'])})"
 
 
 def number(value: float | None) -> str:
     """The same, "-" for none."""
-    return "-" if value is None else short(value)
+    return "-" if value is None else short_number(value)
 
 
 if __name__ == "__main__":

@@ -41,16 +41,15 @@ def measure(plan: Plan) -> Iterator[Row]:
     lengths = plan.either((8192, 32768), (32768, 131072, 524288)) if on_gpu else (16384, 65536)
     n_read = 1 << 30 if on_gpu else plan.either(8192, 65536)
     sentences = shuffled_filler(0)
-    for length in map(plan.tokens, lengths):
+    for length in plan.chosen(lengths):
         with GrowingStore(plan.scratch / "store", model, sentences) as growing:
-            growing.read(min(length, n_read))
-            growing.copy(length)
+            growing.grow(length, read=n_read)
             n_tokens = growing.n_tokens
         sides = store_sides(plan.scratch / "store", model)
         sides[SAVED] = saved_cache(plan.scratch / "cache.safetensors", plain, n_tokens)
         sides[TEXT] = retrieval(plan.scratch / "store", model, reading)
         found = in_turn(plan.either(3, 5), sides)
-        as_whole = on_gpu or (not plan.quick and length == plan.tokens(lengths[0]))
+        as_whole = on_gpu or (not plan.quick and length == plan.chosen(lengths)[0])
         cold = [whole_prefill(plain, n_tokens)] if as_whole else [sampled_prefill(plain, n_tokens)]
         facts: dict[str, Any] = {
             "n_tokens": n_tokens,

@@ -5,7 +5,7 @@
 Each figure is a script that can be run alone; here they run one after the other, each in a process of its own with a
 limit of time. What fails is recorded and stops nothing else. Writes cpu.json, cpu_quick.json, cuda.json or
 cuda_quick.json beside this file; a run with --only replaces these figures and keeps the others. Then plots and
-docs/BENCH.md are made anew (report.py, plots.py).
+docs/BENCH.md are made anew (report.py, plots.py). A shape of 7B goes to cuda_7b.json: --model FOLDER --out FILE.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main(
     gguf: Annotated[Path | None, typer.Option(help="The same weights, for llama.cpp.")] = None,
     scratch: Annotated[Path | None, typer.Option(help="Where stores of gigabytes are made.")] = None,
     shrink: Annotated[int, typer.Option(min=1, help="Divides lengths, to see that everything runs.")] = 1,
+    lengths: Annotated[str, typer.Option(help="Other lengths, for figures at several: 32768,131072.")] = "",
     limit_s: Annotated[float, typer.Option(help="Seconds for one figure.")] = 1800,
     total_s: Annotated[float, typer.Option(help="Seconds for all: later figures are left out.")] = 1e9,
     out: Annotated[Path | None, typer.Option(help="Another file for the result.")] = None,
@@ -51,6 +52,7 @@ def main(
         raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(SCRIPTS)}", param_hint="--only")
     options = ["--device", device] + (["--quick"] if quick else []) + (["--model", model] if model else [])
     options += (["--gguf", str(gguf)] if gguf else []) + (["--scratch", str(scratch)] if scratch else [])
+    options += ["--lengths", lengths] if lengths else []
     options += ["--shrink", str(shrink)] if shrink > 1 else []
     result = kept(out) | {"circumstances": circumstances(), "device": device, "quick": quick}
     started = time.perf_counter()

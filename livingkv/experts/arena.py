@@ -216,6 +216,8 @@ class RowArena:
                 problems.append(f"{what}, which does not fit its future")
             if (row.state is RowState.COPYING) != (row.fence is not None):
                 problems.append(f"{what}, which does not fit its fence")
+            if row.state is RowState.READY and not row.is_kept and row.n_users == 0:
+                problems.append(f"{what}, is not kept, and nobody needs it")
             if (row.state is RowState.EMPTY and row.n_users == 0) != (row.number in free):
                 problems.append(f"{what} and {'' if row.number in free else 'not '}free")
         if len(free) != len(self._empty):
@@ -245,9 +247,11 @@ class RowArena:
 
     def _may_go(self, key: ExpertKey) -> bool:
         row = self._mapped[key]
+        if row.n_users or not row.is_kept:  # one that is not kept becomes EMPTY when its copy is over, in `_settle`
+            return False
         if row.state is RowState.COPYING and row.fence is not None and row.fence.is_done():
             row.state, row.fence = RowState.READY, None
-        return row.state is RowState.READY and row.n_users == 0 and row.is_kept
+        return row.state is RowState.READY
 
     def _settle(self, *, may_wait: bool) -> bool:
         """Look after rows that a pass left behind: all that are over, else one. Whether there were any."""

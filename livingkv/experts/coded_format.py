@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor
 
 from livingkv.errors import UnsupportedModel
 from livingkv.experts.codings import CODES, Coding, Dense, Stored
-from livingkv.experts.formats import Format, PlainFormat
+from livingkv.experts.formats import Format, PlainFormat, computed, projected, with_bias
 from livingkv.experts.index import LayerIndex
-from livingkv.experts.kernel_gate import accept_kernel
+from livingkv.experts.kernel_gate import Product, accept_kernel, accept_product
 from livingkv.experts.layout import ALIGNMENT
 from livingkv.experts.skeleton import ExpertModule, Parameter
 from livingkv.experts.tables import with_tables
+from livingkv.triton_here import first_line, kernel_failures
 
 LOG = logging.getLogger("livingkv.experts")
 
@@ -32,10 +34,14 @@ Pieces = dict[str, dict[int, dict[str, Stored]]]
 
 @dataclass(frozen=True, slots=True)
 class CodedFormat:
-    """A Format of matrices in one coding; parameters that are plain numbers, biases, stay so."""
+    """A Format of matrices in one coding; parameters that are plain numbers, biases, stay so.
+
+    product: multiplies a few tokens without decoding a matrix first; None: it is always decoded.
+    """
 
     coding: Coding
     plain: Format = field(default=PlainFormat())
+    product: Product | None = None
 
     @property
     def name(self) -> str:
@@ -67,7 +73,9 @@ class CodedFormat:
         return self.plain.sum_dtype(hidden, weights)
 
     def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See Format. The matrices live in memory of their own for this call."""
+        """See Format. Matrices that are decoded live in memory of their own for this call."""
+        if self.product is not None and 0 < len(hidden) <= self.product.most_tokens:
+            return computed(module, hidden, partial(self._multiplied, module, tensors, _parts(tensors), self.product))
         return self.plain.forward(module, hidden, self.matrices(tensors, hidden.dtype))
 
     def weigh(self, output: Tensor, weights: Tensor) -> Tensor:
@@ -95,6 +103,39 @@ class CodedFormat:
         except UnsupportedModel as error:
             LOG.warning("%s", error)
             return self
+
+    def multiplying(
+        self, module: Any, tensors: Mapping[str, Tensor], product: Product, dtype: torch.dtype
+    ) -> CodedFormat:
+        """The same with that product, where it is near enough to the reference on the matrices of that expert; else as
+        it is, with one line in the log. dtype: of hidden states."""
+        matrices = [[pieces[number] for number in sorted(pieces)] for pieces in _parts(tensors).values()]
+        for pieces in matrices:
+            # kernels know rows of outputs: blocks are kept so, and what is not transposed
+            if len(pieces) > 2 or _is_blocks(pieces[0][CODES].shape) != bool(module.is_transposed):
+                return self
+        try:
+            return replace(self, product=accept_product(self.coding, product, matrices, dtype))
+        except UnsupportedModel as error:
+            LOG.warning("experts are decoded for every token: %s", error)
+        except kernel_failures() as error:
+            LOG.warning("experts are decoded for every token: %s", first_line(error))
+        return self
+
+    @staticmethod
+    def _multiplied(
+        module: Any,
+        tensors: Mapping[str, Tensor],
+        parts: Mapping[str, Mapping[int, Mapping[str, Tensor]]],
+        product: Product,
+        name: str,
+        hidden: Tensor,
+    ) -> Tensor:
+        """One product of `computed`: with codes where there are codes."""
+        if name not in parts:
+            return projected(module, tensors, name, hidden)
+        found = product(hidden, [parts[name][number] for number in sorted(parts[name])])
+        return with_bias(module, tensors, name, found) if module.is_transposed else found
 
     def _problem(self, tensor: str, pieces: list[dict[str, Stored]], parameter: Parameter) -> str | None:
         found: list[Dense] = [self.coding.dense(piece) for piece in pieces]

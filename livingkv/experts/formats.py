@@ -6,7 +6,7 @@ is here is plain numbers of the types that torch computes with. Knows tensors; r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -115,23 +115,32 @@ class PlainFormat:
 
     def forward(self, module: Any, hidden: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         """See Format. Weights stored in another type than that of `hidden` are converted for this call."""
-        into = "gate_up_proj" if module.has_gate else "up_proj"
-        between = self._project(module, hidden, tensors, into)
-        between = module._apply_gate(between) if module.has_gate else module.act_fn(between)
-        out = self._project(module, between, tensors, "down_proj")
-        return module.post_expert_norm(out) if getattr(module, "has_post_expert_norm", False) else out
+        return computed(module, hidden, partial(projected, module, tensors))
 
     def weigh(self, output: Tensor, weights: Tensor) -> Tensor:
         """See Format."""
         return output * weights
 
-    @staticmethod
-    def _project(module: Any, hidden: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-        weight = tensors[name].to(hidden.dtype)
-        if not module.is_transposed:
-            return linear(hidden, weight)
-        product = hidden @ weight
-        return product + tensors[f"{name}_bias"].to(hidden.dtype) if module.has_bias else product
+
+def computed(module: Any, hidden: Tensor, project: Callable[[str, Tensor], Tensor]) -> Tensor:
+    """One expert's output from its products: `project` gives that of a parameter, by name, with the tensor given."""
+    between = project("gate_up_proj" if module.has_gate else "up_proj", hidden)
+    between = module._apply_gate(between) if module.has_gate else module.act_fn(between)
+    out = project("down_proj", between)
+    return module.post_expert_norm(out) if getattr(module, "has_post_expert_norm", False) else out
+
+
+def projected(module: Any, tensors: Mapping[str, Tensor], name: str, hidden: Tensor) -> Tensor:
+    """The product with a parameter that is plain numbers, as eager code computes it."""
+    weight = tensors[name].to(hidden.dtype)
+    if not module.is_transposed:
+        return linear(hidden, weight)
+    return with_bias(module, tensors, name, hidden @ weight)
+
+
+def with_bias(module: Any, tensors: Mapping[str, Tensor], name: str, product: Tensor) -> Tensor:
+    """A product of a module with transposed matrices, with its bias where there is one."""
+    return product + tensors[f"{name}_bias"].to(product.dtype) if module.has_bias else product
 
 
 def format_of(layer: LayerIndex, module: ExpertModule, formats: tuple[Format, ...]) -> Format:

@@ -6,9 +6,9 @@ layer. Knows codings; refuses to know how a kernel works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,22 @@ Kernel = Callable[[Mapping[str, Tensor]], Tensor]
 """Parts of a matrix by role to the matrix, in fp32, as Coding.values."""
 
 Sample = Mapping[str, Tensor]
+
+
+SUM_TOLERANCE = 2.0**-13
+"""How far a sum of products may be off, as a share of the sum of their magnitudes; its rounding to the type of the
+hidden states comes on top. Swapped halves of bytes are off by about 1 / sqrt(number of products) of it."""
+
+
+class Product(Protocol):
+    """The product of a few tokens with a matrix that is stored in pieces, one below the other."""
+
+    @property
+    def most_tokens(self) -> int:
+        """It takes so many at a time."""
+
+    def __call__(self, hidden: Tensor, pieces: Sequence[Sample]) -> Tensor:
+        """hidden [tokens, in] times the transposed matrix: [tokens, out], in the type of `hidden`."""
 
 
 class Comparison(NamedTuple):
@@ -66,6 +82,41 @@ def accept_kernel(coding: Coding, kernel: Kernel, samples: Iterable[Sample], *, 
             f" {found.largest:.2g} of the value at most, {tolerance:g} is allowed: it is not used"
         )
     return Accelerated(coding, kernel)
+
+
+def accept_product(
+    coding: Coding, product: Product, matrices: Iterable[Sequence[Sample]], dtype: torch.dtype
+) -> Product:
+    """The product itself. Raises UnsupportedModel, with the numbers, where it is off by more than SUM_TOLERANCE.
+
+    matrices: real ones, each by its pieces, on the device that it is for; hidden states are random ones of `dtype`.
+    """
+    worst, n_compared = 0.0, 0
+    for pieces in matrices:
+        weight = torch.cat([coding.values(piece).to(dtype) for piece in pieces]).double()
+        for n_tokens in sorted({1, 5, product.most_tokens}):
+            drawn = torch.randn(n_tokens, weight.shape[1], generator=torch.Generator().manual_seed(n_tokens))
+            hidden = drawn.to(dtype).to(weight.device)
+            worst = max(worst, _excess(product(hidden, pieces), hidden.double(), weight))
+            n_compared += 1
+    if n_compared == 0:
+        raise UnsupportedModel(f"{coding.name}: a product without matrices to compare it on is not used")
+    if not worst <= SUM_TOLERANCE:
+        raise UnsupportedModel(
+            f"{coding.name}: the product without decoding is off by {worst:.2g} of the magnitudes that are added up, "
+            f"{SUM_TOLERANCE:.2g} is allowed: it is not used"
+        )
+    return product
+
+
+def _excess(found: Tensor, hidden: Tensor, weight: Tensor) -> float:
+    """The largest error beyond rounding, as a share of the sum of magnitudes; infinite for what is no number."""
+    exact, size = hidden @ weight.t(), hidden.abs() @ weight.abs().t()
+    if found.shape != exact.shape:
+        return float("inf")
+    off = (found.double() - exact).abs() - torch.finfo(found.dtype).eps * exact.abs()
+    share = (off / size.clamp(min=torch.finfo(found.dtype).tiny)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return float(share.max())
 
 
 def compared(coding: Coding, kernel: Kernel, samples: Iterable[Sample]) -> Comparison:

@@ -115,6 +115,7 @@ def load_streamed(
     read_ahead: Literal["auto", "on", "off"] = "auto",
     n_ahead: int = N_AHEAD,
     rows: RowSettings | None = ROWS,
+    products: Literal["fused", "exact"] = "fused",
 ) -> StreamedModel:
     """Load a model folder without its experts; they are read when tokens need them.
 
@@ -126,12 +127,16 @@ def load_streamed(
     read_ahead: experts of the next layer are read early, at most n_ahead of them; auto compares the times of tokens
     and switches it off where it does not pay. What is computed is the same.
     rows: how tables of n-grams are read by row, their memory on top of ram_bytes; None: they are loaded whole.
+    products: fused: on a GPU, up to 16 tokens are multiplied with experts in codes without decoding those, where a
+    comparison at load allows it; sums have another order then, and last bits differ. exact: decoded, bit for bit.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
     UnsupportedModel, PackError, ModelError in a forked process, and InputError where not even one expert fits in
     ram_bytes.
     """
     require_not_forked()
     pace = _pace(read_ahead, n_ahead)
+    if products not in ("fused", "exact"):
+        raise InputError("products", products, "fused and exact are allowed")
     with ExitStack() as undo:
         packed, place = asked_pack(pack), torch.device(device)
         plan = plan_of(Path(path), dtype, place, formats, packed, rows_on_disk=rows is not None)
@@ -140,7 +145,8 @@ def load_streamed(
         arena = _arena(plan, ram_bytes, made.buffer_bytes)
         undo.callback(arena.close)
         network = load_network(plan, attention)
-        stream = ExpertStream(plan.index, made, arena, _stage(plan, arena), fitted(network, plan))
+        formats_of = fitted(network, plan, may_multiply_codes=products == "fused")
+        stream = ExpertStream(plan.index, made, arena, _stage(plan, arena), formats_of)
         names = [module.name for module in plan.modules]
         plug_in(network, names, stream)
         if pace is not None:

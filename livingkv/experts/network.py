@@ -5,6 +5,7 @@ Knows transformers' loader and its errors; refuses to know sources and rows.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from livingkv.experts.one_expert import slot_tensors
 from livingkv.experts.plan import Plan
 from livingkv.experts.plugging import NAME, register, without_experts
 from livingkv.model_loading import first_line, quiet
+from livingkv.triton_here import has_triton
+
+LOG = logging.getLogger("livingkv.experts")
 
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError, ImportError)
 
@@ -77,10 +81,11 @@ def _from_pretrained(
     return network, info
 
 
-def fitted(network: Any, plan: Plan) -> tuple[Format, ...]:
+def fitted(network: Any, plan: Plan, *, may_multiply_codes: bool = False) -> tuple[Format, ...]:
     """Every layer's format for its experts module; layers of one kind share it. Raises UnsupportedModel.
 
-    Of each kind that is stored as codes, an expert is read: faster ways to decode it are compared on it.
+    Of each kind that is stored as codes, an expert is read: faster ways to decode it are compared on it, and with
+    may_multiply_codes, on a GPU, those to multiply without decoding.
     """
     known: dict[tuple[object, ...], Format] = {}
     found = []
@@ -91,10 +96,23 @@ def fitted(network: Any, plan: Plan) -> tuple[Format, ...]:
             with torch.no_grad():
                 fit = form.fitted(live, module.parameters, plan.device)
                 if isinstance(fit, CodedFormat):
-                    fit = fit.accelerated(_sample(plan, ExpertKey(layer, 0)))
+                    sample = _sample(plan, ExpertKey(layer, 0))
+                    fit = fit.accelerated(sample)
+                    if may_multiply_codes and plan.device.type == "cuda":
+                        fit = _multiplying(fit, live, sample, plan.dtype)
                 known[kind] = fit
         found.append(known[kind])
     return tuple(found)
+
+
+def _multiplying(form: CodedFormat, module: Any, sample: dict[str, Tensor], dtype: torch.dtype) -> CodedFormat:
+    if not has_triton():
+        LOG.info("experts are decoded for every token: triton is not installed")
+        return form
+    from livingkv.experts.products import product_of
+
+    product = product_of(form.coding)
+    return form if product is None else form.multiplying(module, sample, product, dtype)
 
 
 def _sample(plan: Plan, key: ExpertKey) -> dict[str, Tensor]:

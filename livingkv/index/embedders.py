@@ -6,7 +6,7 @@ Knows numpy and an `encode` function; loads no model. `livingkv.index.minilm` is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,27 @@ class Embedder(Protocol):
         """Vectors of length 1, or all zeros for a text without content. float32 [n, dimension]."""
 
 
+class Rows(Protocol):
+    """A matrix of which rows are taken: an array, or one that lies elsewhere."""
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its numbers."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, ids: npt.NDArray[np.int64], /) -> npt.NDArray[Any]:
+        """Those rows, [n, columns]."""
+
+
 class TokenEmbedder:
     """Weighted means of a model's input embeddings, with what all sentences have in common taken away.
 
@@ -55,7 +76,7 @@ class TokenEmbedder:
     follow from the model alone, so that vectors never depend on what was embedded before.
     """
 
-    def __init__(self, matrix: npt.NDArray[np.generic], encode: Callable[[str], Sequence[int]], *, name: str) -> None:
+    def __init__(self, matrix: Rows, encode: Callable[[str], Sequence[int]], *, name: str) -> None:
         if matrix.ndim != 2 or matrix.dtype not in (np.dtype("f4"), np.dtype("f2"), np.dtype("u2")):
             raise ValueError(
                 f"the matrix must be [vocabulary, hidden] of f4, f2 or u2, not {matrix.shape} {matrix.dtype}"

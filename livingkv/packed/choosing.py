@@ -18,7 +18,8 @@ from livingkv.batched_decode import BatchedDecode
 from livingkv.codec import PageShape
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
-from livingkv.packed.fitting import found_int4, int4_of, int8_of
+from livingkv.packed.fitting import coarse_int4, found_int4, int4_of, int8_of
+from livingkv.packed.head import NEAR_NATS, LikeliestAgain
 from livingkv.packed.layers import PlainDecoder, groups, joined_weight, plain_decoder
 from livingkv.packed.matrices import BITS, Bits, Matrix, PlainMatrix, fits, kernel_refusal
 from livingkv.packed.step import MAX_ROWS, PackedStep
@@ -31,7 +32,7 @@ MAX_KL = {"int8": 0.05, "int4": 0.5}
 hundredths; layers that compute anything else than was thought, more than 1."""
 
 _BYTES_PER_WEIGHT = {"int8": 1.0, "int4": 0.75}
-"""With scales and with what is held while packing; of 4 bits the head has 8."""
+"""With scales and with what is held while packing."""
 
 _READ = 24
 """Tokens before the first that is compared."""
@@ -69,20 +70,31 @@ def _made(model: LoadedModel, bits: Bits) -> PackedStep:
     has_int4 = refusals["int4"] is None
     decoder = plain_decoder(model.network)
     _require_room(decoder, bits)
-    matrices = {name: _packed(name, joined_weight(group), bits, has_int4=has_int4) for name, group in groups(decoder)}
     config = model.network.config
     factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+    matrices = {
+        name: _packed(joined_weight(group), bits, has_int4=has_int4)
+        for name, group in groups(decoder)
+        if name != "head"
+    }
+    matrices["head"] = _head(decoder.head.weight.data, factor, has_int4=has_int4)
     return PackedStep(decoder, matrices, model.shape.head_dim, factor)
 
 
-def _packed(name: str, weight: Tensor, bits: Bits, *, has_int4: bool) -> Matrix:
-    """What was of 4 bits is again, whatever was asked for. The head keeps 8: of all it loses most by 4."""
+def _packed(weight: Tensor, bits: Bits, *, has_int4: bool) -> Matrix:
+    """What was of 4 bits is again, whatever was asked for."""
     if not fits(weight):
         return PlainMatrix(weight)
     before = found_int4(weight) if has_int4 else None
     if before is not None:
         return before.matrix()
-    return int8_of(weight) if bits == "int8" or name == "head" else int4_of(weight).matrix()
+    return int8_of(weight) if bits == "int8" else int4_of(weight).matrix()
+
+
+def _head(weight: Tensor, factor: float, *, has_int4: bool) -> Matrix:
+    if not fits(weight):
+        return PlainMatrix(weight)
+    return LikeliestAgain(coarse_int4(weight).matrix(), weight, NEAR_NATS / factor) if has_int4 else int8_of(weight)
 
 
 def _require_room(decoder: PlainDecoder, bits: Bits) -> None:

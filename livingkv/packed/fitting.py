@@ -55,6 +55,11 @@ def int4_of(weight: Tensor) -> Int4Codes:
     return _int4(weight, _WHOLE_AND_SHRUNK)
 
 
+def coarse_int4(weight: Tensor) -> Int4Codes:
+    """The same from each group's whole range alone: a third of the time, for what need not be close."""
+    return _int4(weight, _WHOLE_AND_SHRUNK[:1])
+
+
 def found_int4(weight: Tensor) -> Int4Codes | None:
     """The codes of 4 bits that the weights were made of, as those of GGUF's Q4_K, Q4_0 and Q4_1; None where they were
     not. A matrix that was not is looked at for a few rows only."""

@@ -36,14 +36,16 @@ class Parts:
         self.settings = cancellable_settings(options.settings, model.device, streamed=model.experts is not None)
         self.engine = Engine.of(model, options.settings.codec or DEFAULT_CODEC)
         joining.take_part(self.engine.runner)
+        self._max_batch = options.max_batch
         self.texts = TokenTexts(model.tokenizer)
         self.limits = TurnLimits.of(options, model.shape.native_context)
         self.tenants = Tenants(options.folder, model, self.settings, joining, counters, jobs.writes_to)
         self.embedding = Embedding(self.engine, self.limits)
 
     def warm_up(self) -> None:
-        """Generate two tokens, the second by a decode step; ready means that this works. Raises ModelNotFound or
-        ModelDamaged for an embedder of the settings that cannot be had."""
+        """Generate two tokens, the second by a decode step, and record those of several replies where they are
+        recorded; ready means that this works. Raises ModelNotFound or ModelDamaged for an embedder of the settings that
+        cannot be had."""
         if self.settings.embedder is not None:
             make_embedder(self.engine, self.settings.embedder)
         words = self.engine.words
@@ -51,6 +53,7 @@ class Parts:
         ids = torch.tensor([*words.framing.prologue, *words.framing.answer], device=self.model.device)
         for _ in self.engine.runner.generate(self.engine.runner.logits(ids, hot), hot, Sampler(Sampling()), 2):
             pass
+        self.engine.runner.prepare(self._max_batch)
 
 
 def load_for_service(choice: ModelChoice) -> LoadedModel | StateModel:

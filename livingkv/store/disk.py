@@ -116,7 +116,7 @@ class Disk:
                 left[0] = left[0][n:]
         return n_read
 
-    def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, parts: Sequence[bytes | memoryview], offset: int) -> None:
         """All parts, one after another, from `offset` on. Not durable before `sync`."""
         for first in range(0, len(parts), _PARTS_PER_CALL):
             left = [memoryview(part) for part in parts[first : first + _PARTS_PER_CALL] if part]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -69,7 +69,7 @@ def write_portable(disk: Disk, path: Path, header: PortableHeader, records: Iter
     return at + _DIGEST_BYTES
 
 
-def _append(disk: Disk, descriptor: int, digest: Any, parts: list[bytes], at: int) -> int:
+def _append(disk: Disk, descriptor: int, digest: Any, parts: Sequence[bytes | memoryview], at: int) -> int:
     disk.write(descriptor, parts, at)
     for part in parts:
         digest.update(part)

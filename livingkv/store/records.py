@@ -73,7 +73,7 @@ class RecordHeader(NamedTuple):
     payload_checksum: int
 
 
-Record = tuple[bytes, bytes, bytes]
+Record = tuple[bytes, bytes | memoryview, bytes]
 """Header, payload and padding, to be written one after another."""
 
 
@@ -123,7 +123,7 @@ def pack_record(
     session_id: int,
     number: int,
     sequence: int,
-    payload: bytes,
+    payload: bytes | memoryview,
     length: int | None = None,
 ) -> Record:
     """A record that has not been written yet. `length` is given where the payload stands in the file already."""

@@ -42,7 +42,7 @@ class Append:
     sentences: tuple[SentenceRecord, ...]
     source: str
     role: Role
-    pages: tuple[bytes, ...] = ()
+    pages: tuple[bytes | memoryview, ...] = ()
     tail: bytes = b""
     end_of_source: bool = False
     source_digest: str = ""

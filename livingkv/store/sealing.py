@@ -103,7 +103,7 @@ class Vault:
             known = self._keys[key_id] = _Key(records, names, _subkey(key, "name nonces"))
         return known
 
-    def seal(self, key_id: bytes, place: Place, data: bytes) -> bytes:
+    def seal(self, key_id: bytes, place: Place, data: bytes | memoryview) -> bytes:
         """Sealed bytes for a place. Raises KeyMissing."""
         nonce = os.urandom(_NONCE_BYTES)
         cipher = self._key(key_id, f"session {place.session_id}").records
@@ -161,8 +161,8 @@ def seal_record(vault: Vault, record: Record, key_id_for: Callable[[int], bytes]
     return pack_record(RecordType(header.record_type), flags, *place[1:], header.sequence, payload)
 
 
-def _has_content(record_type: int, payload: bytes) -> bool:
-    return record_type != RecordType.SESSION or json.loads(payload)["event"] in _EVENTS_WITH_CONTENT
+def _has_content(record_type: int, payload: bytes | memoryview) -> bool:
+    return record_type != RecordType.SESSION or json.loads(bytes(payload))["event"] in _EVENTS_WITH_CONTENT
 
 
 def _opened(cipher: AESGCM, key_id: bytes, place: Place, sealed: bytes | memoryview) -> bytes:

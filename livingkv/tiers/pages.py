@@ -70,11 +70,14 @@ class TieredPages:
         finally:
             self._ram.release(claim.entry for claim in claims)
 
-    def stream(self, session_id: int, pages: Sequence[int]) -> Generator[tuple[int, memoryview], None, None]:
+    def stream(
+        self, session_id: int, pages: Sequence[int], *, once: bool = False
+    ) -> Generator[tuple[int, memoryview], None, None]:
         """Pages and their bytes one by one, in the order asked for, each valid until the next is asked for.
 
         Any number of pages, with any budget: the next ones are read while one is used. Close the iterator if it is
-        not used up. Raises as `lease`, at the page that it concerns.
+        not used up. once: what had to be read for it is replaced before all other pages, so that RAM keeps those.
+        Raises as `lease`, at the page that it concerns.
         """
         keys = self._locate(session_id, pages)
         steps = [range(lo, min(lo + self._step, len(keys))) for lo in range(0, len(keys), self._step)]
@@ -87,10 +90,10 @@ class TieredPages:
                 if number + 1 < len(steps):
                     ahead = self._try([keys[position] for position in steps[number + 1]])
                 for position in step:
-                    entry = held[0].entry
+                    entry, was_read = held[0]
                     yield pages[position], self._payload(entry, session_id, pages[position])
                     held.pop(0)
-                    self._ram.release([entry])
+                    self._ram.release([entry], first_to_go=once and was_read)
         finally:
             self._ram.release(claim.entry for claim in [*held, *(ahead or [])])
 

@@ -129,14 +129,17 @@ class RamTier:
         entry.settle()
         self.release([entry])
 
-    def release(self, entries: Iterable[Entry]) -> None:
-        """Give claims back. Views of their payloads must not be used any more."""
+    def release(self, entries: Iterable[Entry], *, first_to_go: bool = False) -> None:
+        """Give claims back. Views of their payloads must not be used any more. first_to_go: nobody is expected to ask
+        for these pages again: they are replaced before all others."""
         with self._room_freed:
             for entry in entries:
                 entry.n_users -= 1
                 if not entry.in_use:
                     self._n_in_use -= 1
                     self._leave(entry)
+                    if first_to_go and self._idle.get(entry.key) is entry:
+                        self._idle.move_to_end(entry.key, last=False)
             self._room_freed.notify_all()
 
     def _leave(self, entry: Entry) -> None:

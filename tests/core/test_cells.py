@@ -162,15 +162,30 @@ def test_memory_is_bounded_by_the_block() -> None:
     assert sizes == {128 + SPAN + 512 + 2 * GRID}
 
 
-def test_dual_chunk_rules_are_kept_to_one_cell_a_pass_where_they_matter() -> None:
+def test_cells_that_look_over_a_border_of_dual_chunks_are_passes_of_their_own() -> None:
     rules = DualChunk(768, 256, 1024)  # borders at multiples of 512
     engine, plain = (Engine.of(tiny_model("qwen2", dual_chunk=each), "lossless") for each in (rules, None))
     ids = tokens(1000)
     got, want = (read(engine, window(engine, block), ids) for block in (256, ONE_CELL))
-    assert got.passes == [128, 256, 128, 128, 128, 128, 104]
+    assert got.passes == [128, 256, 128, 128, 256, 104]
     assert torch.allclose(got.hidden, want.hidden, atol=1e-4)
     without = read(plain, window(plain, 256), ids[:384])
     assert torch.allclose(got.hidden[:384], without.hidden, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_past_the_original_context_every_cell_has_the_temperature_of_its_end(dtype: torch.dtype) -> None:
+    rules = DualChunk(1280, 256, 1300)  # borders at multiples of 1,024
+    engine = Engine.of(tiny_model("qwen2", dtype=dtype, dual_chunk=rules), "lossless")
+    ids, cuts = tokens(3000), (1500, 2222)
+    got, want = (read(engine, window(engine, block), ids, cuts) for block in (512, ONE_CELL))
+    assert len(got.passes) < 0.6 * len(want.passes)
+    close = 1e-4 if dtype == torch.float32 else 0.02
+    assert (got.hidden.float() - want.hidden.float()).abs().mean() < close
+    if dtype == torch.float32:
+        assert torch.allclose(got.hidden, want.hidden, atol=1e-4)
+        still = Engine.of(tiny_model("qwen2", dual_chunk=DualChunk(1280, 256, 1280)), "lossless")
+        assert (read(still, window(still, 512), ids, cuts).hidden - got.hidden).abs().max() > 1e-4
 
 
 def test_the_block_is_chosen_by_device() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from livingkv.model_rope import DualChunk, Rope
-from livingkv.positions import period, query_position, rotate, rotation, shift, temperature
+from livingkv.positions import period, query_positions, rotate, rotation, shift, temperature
 
 ROPE = Rope(1.0 / 1e6 ** (torch.arange(0, 64, 2, dtype=torch.float64) / 64), 1.0)
 POSITIONS = st.integers(0, 1_000_000)
@@ -72,11 +72,18 @@ def test_partial_rotation_passes_the_rest() -> None:
 
 def test_dual_chunk_rules_of_qwen() -> None:
     rules = DualChunk(262_144, 8_192, 262_144)
+
+    def at(position: int, key_chunk: int) -> int:
+        positions = query_positions(rules, position, 1, key_chunk, torch.device("cpu"))
+        return int(positions[0])
+
     assert period(rules) == 253_952
-    assert query_position(rules, 253_951, 0) == 253_951
-    assert query_position(rules, 253_952, 1) == 0
-    assert query_position(rules, 253_952 + 8_192, 0) == 262_144
-    assert query_position(rules, 253_952 + 8_191, 0) == 262_143
-    assert query_position(rules, 3 * 253_952, 0) == 262_144
+    assert at(253_951, 0) == 253_951
+    assert at(253_952, 1) == 0
+    assert at(253_952 + 8_192, 0) == 262_144
+    assert at(253_952 + 8_191, 0) == 262_143
+    assert at(3 * 253_952, 0) == 262_144
+    in_a_row = query_positions(rules, 253_952 + 8_190, 5, 0, torch.device("cpu"))
+    assert in_a_row.tolist() == [262_142, 262_143, 262_144, 262_144, 262_144]
     assert temperature(rules, 262_144) == 1.0
     assert abs(temperature(rules, 1_010_000) - 1.288) < 1e-3

@@ -69,11 +69,48 @@ def test_copies_and_what_is_missing_are_told(report: ModuleType, tmp_path: Path)
     assert "| 4,096 tokens, *copied* |" in text and "- decode / full cache, without hqq: not installed" in text
 
 
-def test_rows_of_other_experiments_are_told_beside(report: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "029_graphs").mkdir()
-    rows = [{"figure": "decode", "ours": 1234.5, "baseline": "eager", "ratio": 3.456, "target": 3, "met": True}]
-    document = {"circumstances": {"gpus": ["A GPU"], "commit": None}, "bench": rows}
-    (tmp_path / "029_graphs" / "result.json").write_text(json.dumps(document), "utf-8")
-    (tmp_path / "029_graphs" / "raw.json").write_text("[]", "utf-8")
+OTHERS: dict[str, dict[str, Any]] = {
+    "029_one": {
+        "bandwidth": {"limit_tokens_per_s": 200.0},
+        "huggingface": [{"n_cached": 4112, "tokens_per_s": 30.0}, {"error": "out of memory"}],
+        "plain": [
+            {"n_stored": 32_768, "recorded": True, "tokens_per_s": 150.0, "peak_bytes": 10 << 30},
+            {"n_stored": 524_288, "recorded": True, "tokens_per_s": 141.0, "peak_bytes": 10 << 30},
+            {"n_stored": 524_288, "recorded": False, "tokens_per_s": 20.0, "peak_bytes": 10 << 30},
+        ],
+    },
+    "030_two": {
+        "prefill": {"n_tokens": 9, "document": {"tokens_per_s": 40_000.0, "share_of_limit": 0.4}},
+        "plain": {"131072": {"seconds": 30.0}},
+        "restore": {"131072": {"ratios": {"kv_warm": {"seconds": 0.5, "plain_prefill_over_it": 60.0}}}},
+    },
+    "031_three": {
+        "quality": {"perplexity": {"int4": 11.5}},
+        "speed": [
+            {"tokens_stored": 4096, "tokens_per_s": {"int4": 30.0, "llama.cpp": 20.0}, "median_ratio": {"int4": 1.5}}
+        ],
+    },
+    "032_four": {
+        "device": "cuda",
+        "askers": {"max_batch 8": {"1": {"tokens_per_s": 100.0}, "8": {"tokens_per_s": 600.0}}},
+    },
+}
+
+
+def test_results_of_other_experiments_are_told_with_their_targets(report: ModuleType, tmp_path: Path) -> None:
+    for name, made_there in OTHERS.items():
+        (tmp_path / name).mkdir()
+        document = made_there | {"circumstances": {"gpus": ["A GPU"], "commit": None}}
+        (tmp_path / name / "result.json").write_text(json.dumps(document), "utf-8")
+        (tmp_path / name / "raw.json").write_text("[]", "utf-8")
     text = report.page(tmp_path, tmp_path)
-    assert "## Decoding on a GPU" in text and "| decode |  | 1,234 | eager | 3.46 | 3 | yes |" in text
+    for row in (
+        "| 32,768 stored | 150 tokens/s | bandwidth / weight bytes: 200 tokens/s | 0.75 | at least 0.6 | yes |",
+        "| 150 tokens/s | Hugging Face eager, 4,112 in its cache: 30 tokens/s | 5 | at least 3 | yes |",
+        "| 524,288 stored / 32,768 | 141 tokens/s | 150 tokens/s | 0.94 | at least 0.95 | **no** |",
+        "| 40,000 tokens/s | the matrix limit | 0.4 | at least 0.5 | **no** |",
+        "| 131,072 tokens, page cache warm | 0.5 s | Hugging Face reads it: 30 s | 60 | at least 50 | yes |",
+        "| int4: 30 tokens/s, perplexity 11.500 | llama.cpp Q4_K_M: 20 tokens/s | 1.5 | at least 1 | yes |",
+        "| 8 askers / 1 | max batch 8 | 600 tokens/s | one: 100 tokens/s | 6 | at least 5 | yes |",
+    ):
+        assert row in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from experiments.plain_hugging_face import prefill_seconds
@@ -15,7 +17,7 @@ def test_every_side_is_first_once_and_all_are_asked_in_every_round() -> None:
         order.append(name)
         return float(len(order))
 
-    found = in_turn(3, {name: lambda name=name: side(name) for name in "abc"})
+    found = in_turn(3, {name: partial(side, name) for name in "abc"})
     assert order == list("abcbcacab")
     assert found == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
 

@@ -31,9 +31,9 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> MadeOf:
     return find
 
 
-def index_of(folder: Path) -> ExpertIndex:
-    """The index of a checkpoint, for the CPU."""
-    return plan_of(folder, None, torch.device("cpu"), FORMATS).index
+def index_of(folder: Path, device: str = "cpu") -> ExpertIndex:
+    """The index of a checkpoint. Rows for a CPU lie as in the file where they can, so that they may be smaller."""
+    return plan_of(folder, None, torch.device(device), FORMATS).index
 
 
 class Packed(NamedTuple):

@@ -81,7 +81,7 @@ def test_equal_to_eager(
 ) -> None:
     """Prompt, single tokens, a batch and a generation, with and without reading ahead."""
     folder, expected = checkpoint_of(family), eager_of(family)
-    ram_bytes = budget(index_of(folder).row_bytes, ROWS[name], n_threads)
+    ram_bytes = budget(index_of(folder, "cuda").row_bytes, ROWS[name], n_threads)
     for read_ahead in READ_AHEAD:
         with load_streamed(
             folder, ram_bytes=ram_bytes, n_threads=n_threads, piece_bytes=4096, device=DEVICE, read_ahead=read_ahead
@@ -110,10 +110,10 @@ def test_equal_to_the_network_of_the_same_numbers(coded_of: CodedOf, case: str, 
     dtype = TYPES[type_name]
     coded = coded_of(case, dtype)
     expected = answers(on_device(coded.plain, dtype))
-    row_bytes = index_of(coded.folder).row_bytes
+    row_bytes = index_of(coded.folder, "cuda").row_bytes
     ram_bytes = budget(row_bytes, LAP + 4, 2)
     with load_streamed(
-        coded.folder, ram_bytes=ram_bytes, n_threads=2, piece_bytes=4096, dtype=dtype, device=DEVICE
+        coded.folder, ram_bytes=ram_bytes, n_threads=2, piece_bytes=4096, dtype=dtype, device=DEVICE, products="exact"
     ) as streamed:
         assert agree(expected, answers(streamed.network)) and streamed.check() == []
 

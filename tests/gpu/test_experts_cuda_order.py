@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from time import sleep
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -193,11 +192,14 @@ def test_where_nothing_can_be_pinned_it_is_said_and_nothing_else_changes(
     folder, runtime = checkpoint_of("qwen3_moe"), torch.cuda.cudart()  # type: ignore[no-untyped-call]
     expected = answers(plain_network(folder).to(DEVICE))
 
-    def nowhere(address: int, n_bytes: int, flags: int) -> Any:
-        return runtime.cudaHostRegister(0, n_bytes, flags)  # CUDA itself refuses, and keeps its error
+    class Refusing:
+        def cudaHostRegister(self, address: int, n_bytes: int, flags: int) -> Any:  # noqa: N802 - CUDA's name
+            return runtime.cudaHostRegister(0, n_bytes, flags)  # CUDA itself refuses, and keeps its error
 
-    refusing = SimpleNamespace(cudaHostRegister=nowhere, cudaGetErrorString=runtime.cudaGetErrorString)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: refusing)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(runtime, name)
+
+    monkeypatch.setattr(torch.cuda, "cudart", Refusing)
     with (
         caplog.at_level(logging.WARNING, "livingkv.tiers"),
         load_streamed(folder, ram_bytes=budget(8192, 7, 2), n_threads=2, piece_bytes=4096, device=DEVICE) as streamed,

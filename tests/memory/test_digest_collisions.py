@@ -16,7 +16,7 @@ from tests.tiny import tiny_model
 
 SMALL = Settings(window_tokens=256, block_tokens=64, commit_tokens=64)
 MODEL = tiny_model()
-FIRST = b"The code of door 17 is 1119. Nobody remembers it.\n\n" * 8
+FIRST = b"The code of door 17 is 1119. Nobody remembers it.\n\n" * 40
 SECOND = b"The code of door 17 is 4471. Everybody knows it.\n\n" * 8
 
 

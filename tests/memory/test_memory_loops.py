@@ -14,8 +14,9 @@ from livingkv import Memory, Settings
 from livingkv.errors import InputError, SessionNotFound, StoreFull, StoreNotFound, StoreUnwritable
 from livingkv.models import LoadedModel
 from livingkv.session_reader import Origin, SessionReader
-from livingkv.store import Append, Disk
+from livingkv.store import Disk
 from livingkv.text import SentenceSpan
+from livingkv.writing import Draft
 from tests.tiny import tiny_model
 
 SMALL = Settings(window_tokens=256, block_tokens=64, commit_tokens=64)
@@ -77,13 +78,13 @@ def test_an_ingest_that_broke_off_goes_on(tmp_path: Path, model: LoadedModel, mo
         part = memory.session("default").n_bytes
         assert 0 < part < len(TEXT)
         read: list[bytes] = []
-        plain = SessionReader.read_text
+        plain = SessionReader.read_ahead
 
-        def noted(self: SessionReader, text: bytes, spans: Sequence[SentenceSpan], origin: Origin) -> Append:
+        def noted(self: SessionReader, text: bytes, spans: Sequence[SentenceSpan], origin: Origin) -> Draft:
             read.append(text)
             return plain(self, text, spans, origin)
 
-        monkeypatch.setattr(SessionReader, "read_text", noted)
+        monkeypatch.setattr(SessionReader, "read_ahead", noted)
         assert not memory.ingest("doors", text=TEXT).skipped
         assert sum(map(len, read)) == len(TEXT) - part
         assert memory.text("default") == TEXT

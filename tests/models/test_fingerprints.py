@@ -120,3 +120,10 @@ def test_the_tokenizer_digest_of_a_folder_is_remembered(tmp_path: Path, monkeypa
     assert digest == tokenizer_digest(tokenizer)
     monkeypatch.setattr(fingerprints, "_tokenizer_digest", lambda tokenizer: pytest.fail("computed again"))
     assert tokenizer_digest(tokenizer, tmp_path / "m", tmp_path / "cache") == digest
+
+
+@pytest.mark.parametrize("name", [7, None, "", "../other.safetensors", "/etc/model.safetensors", ["a"]])
+def test_an_index_names_files_of_its_folder(tmp_path: Path, name: object) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ModelDamaged, match=r"index.json: .*fetch the model again"):
+        weight_files(tmp_path)

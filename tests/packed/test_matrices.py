@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from livingkv.packed.fitting import found_int4, int4_of, int8_of
+from livingkv.packed.fitting import coarse_int4, found_int4, int4_of, int8_of
+from livingkv.packed.head import NEAR_NATS, LikeliestAgain
 from livingkv.packed.matrices import GROUP, Bits, Int4Codes, Int4Matrix, Int8Matrix, PlainMatrix, fits, kernel_refusal
 
 
@@ -88,3 +89,17 @@ def test_odd_shapes_stay_as_they_are() -> None:
     assert fits(torch.empty(304, 64)) and not fits(torch.empty(301, 64)) and not fits(torch.empty(304, 48))
     weight = torch.randn(3, 5).bfloat16()
     assert torch.equal(PlainMatrix(weight).product(weight), weight @ weight.t())
+
+
+def test_the_likeliest_words_are_computed_again(weight: Tensor) -> None:
+    coarse = coarse_int4(weight)
+    x = torch.randn(3, 128, generator=torch.Generator().manual_seed(5)).bfloat16() * 20
+    own, rough = (x.float() @ values.t() for values in (weight.float(), coarse.values()))
+    if kernel_refusal("int4"):
+        pytest.skip("no such kernel here")
+    found = LikeliestAgain(coarse.matrix(), weight).product(x).float()
+    near = rough >= rough.amax(-1, keepdim=True) - NEAR_NATS * 0.9
+    assert 3 < int(near.sum()) < near.numel()
+    assert relative(found[near], own[near]) < 0.004 < relative(rough[near], own[near])
+    far = rough < rough.amax(-1, keepdim=True) - NEAR_NATS * 1.1
+    assert relative(found[far], rough[far]) < 0.01

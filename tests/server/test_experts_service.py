@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from livingkv.model_choice import ModelChoice
 from livingkv.models import from_network, load_model
 from livingkv.server.experts_census import ExpertsCensus, streaming_of
 from tests.experts.talking_moe import FEW_BYTES, talking_checkpoint
@@ -74,6 +75,19 @@ def test_a_scrape_has_them(streamed: Served) -> None:
     text = streamed.client.get("/metrics").text
     values = dict(line.split() for line in text.splitlines() if line.startswith("livingkv_experts_"))
     assert float(values["livingkv_experts_misses_total"]) > 0 and float(values["livingkv_experts_read_bytes_total"]) > 0
+
+
+def test_a_shard_that_is_replaced_meanwhile_is_an_error_and_no_text(tmp_path: Path) -> None:
+    folder = talking_checkpoint("qwen3_moe", tmp_path / "model")
+    with serving(tmp_path / "stores", ModelChoice(folder, "fp32", None, FEW_BYTES)) as served:
+        assert said(served.chat("Hello")) is not None
+        file = folder / "model.safetensors"
+        copy = file.with_name("copy")
+        copy.write_bytes(file.read_bytes())
+        copy.replace(file)  # the same bytes, another file
+        answer = served.post({"messages": [{"role": "user", "content": "The shed is blue, whose is it?"}]})
+        assert answer.status_code == 500 and "choices" not in answer.json()
+        assert served.client.get("/health").status_code == 200
 
 
 def test_replies_share_passes(streamed: Served) -> None:

@@ -138,7 +138,8 @@ def test_one_job_runs_at_a_time_and_can_be_given_up(tmp_path: Path, monkeypatch:
         stopped = ended(served, first)
         assert stopped["state"] == "cancelled" and 0 < stopped["done"] < stopped["total"]
         assert left_of_texts(served) == []
-        assert served.stored("a").decode() == (BOOK * 40)[: stopped["done"]]
+        stored = served.stored("a").decode()
+        assert stopped["done"] <= len(stored) and (BOOK * 40).startswith(stored)
         monkeypatch.undo()
         again = ended(served, ingested(served, BOOK * 40, session="a"))
         assert again["state"] == "done" and served.stored("a").decode() == BOOK * 40

@@ -177,7 +177,7 @@ class BrokenDisk(Disk):
         if what == self.at:
             raise OSError(self.number, os.strerror(self.number))
 
-    def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, parts: Sequence[bytes | memoryview], offset: int) -> None:
         super().write(descriptor, parts[:2], offset)
         self._maybe("write")
         super().write(descriptor, parts, offset)

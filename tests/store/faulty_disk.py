@@ -37,7 +37,7 @@ class FailingDisk(Disk):
         self._may_fail()
         return super().open_new(path)
 
-    def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, parts: Sequence[bytes | memoryview], offset: int) -> None:
         if self._fails():
             whole = b"".join(parts)
             super().write(descriptor, [whole[: len(whole) // 2]], offset)  # what a full disk leaves behind
@@ -90,7 +90,7 @@ class KillingDisk(Disk):
         if step is self._step and self._arrive():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, parts: Sequence[bytes | memoryview], offset: int) -> None:
         if self._step is None and self._arrive():
             whole = b"".join(parts)
             super().write(descriptor, [whole[: len(whole) // 2]], offset)

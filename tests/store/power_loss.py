@@ -77,7 +77,7 @@ class RecordingDisk(Disk):
         self._open[descriptor] = path, self._numbers.get(path, 0)
         return descriptor
 
-    def write(self, descriptor: int, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, parts: Sequence[bytes | memoryview], offset: int) -> None:
         super().write(descriptor, parts, offset)
         path, file = self._open[descriptor]
         self._note(Event("write", path, file, offset, b"".join(parts)))

@@ -123,7 +123,7 @@ class SessionModel:
             ids=self.ids + append.token_ids.tolist(),
             text=self.text + append.text,
             sentences=self.sentences + sentences,
-            pages=self.pages + list(append.pages),
+            pages=self.pages + [bytes(page) for page in append.pages],
             tail=append.tail,
             has_tail=True,
             n_turns=self.n_turns + append.ends_turn,

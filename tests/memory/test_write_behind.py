@@ -1,0 +1,97 @@
+"""What was read becomes durable behind the reading: in order, bounded, and nothing is told of too early."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from livingkv import Memory, Settings
+from livingkv.errors import StoreFull
+from livingkv.store import Append, Store
+from livingkv.writing import Draft, WriteBehind
+from tests.tiny import tiny_model
+
+SMALL = Settings(window_tokens=256, block_tokens=64, commit_tokens=64)
+TEXT = b"".join(b"The code of door %d is %d. Nobody remembers it.\n\n" % (i, 1000 + i) for i in range(40))
+
+
+def draft(number: int) -> Draft:
+    """An append that can be told from others."""
+    return Draft(Append(1, number, np.empty(0, np.int32), b"", (), "s", "document"), None)
+
+
+class Disk:
+    """Takes appends when it is let; the nth fails."""
+
+    def __init__(self, *, fails_at: int | None = None, is_open: bool = True) -> None:
+        self.written: list[int] = []
+        self.opened = threading.Event()
+        self._fails_at = fails_at
+        if is_open:
+            self.opened.set()
+
+    def append(self, append: Append) -> None:
+        """Stands in for Store.append."""
+        assert self.opened.wait(10)
+        if append.first_token == self._fails_at:
+            raise StoreFull("no space left on the device: make room")
+        self.written.append(append.first_token)
+
+
+def test_marks_are_told_in_order_and_only_when_durable() -> None:
+    disk, told = Disk(is_open=False), []
+    with WriteBehind(disk.append) as behind:
+        for number in range(2):
+            assert behind.put(draft(number), number) == []
+        assert behind.durable() == []
+        disk.opened.set()
+        for number in range(2, 20):
+            told += behind.put(draft(number), number)
+            assert set(told) <= set(disk.written) and len(told) >= number - 1, "two are under way at most"
+        told += behind.finish()
+    assert told == disk.written == list(range(20))
+
+
+def test_an_error_of_the_writer_comes_with_the_next_call_and_nothing_is_written_behind_it() -> None:
+    disk, told = Disk(fails_at=3), []
+    with pytest.raises(StoreFull), WriteBehind(disk.append) as behind:
+        for number in range(20):
+            told += behind.put(draft(number), number)
+    assert disk.written == [0, 1, 2] and told == [0, 1, 2][: len(told)] and number <= 5
+
+
+def test_leaving_waits_for_what_was_given_and_raises_its_error() -> None:
+    disk = Disk()
+    with pytest.raises(StoreFull), WriteBehind(Disk(fails_at=0).append) as behind:
+        behind.put(draft(0), 0)
+    with pytest.raises(KeyError), WriteBehind(disk.append) as behind:
+        behind.put(draft(1), 1)
+        raise KeyError
+    assert disk.written == [1]
+
+
+def test_of_an_ingest_that_meets_a_full_disk_all_that_was_told_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, told, n_appends = tiny_model(), [], 0
+    plain = Store.append
+
+    def fills_up(self: Store, append: Append) -> None:
+        nonlocal n_appends
+        n_appends += 1
+        if n_appends == 6:
+            raise StoreFull("no space left on the device: make room")
+        plain(self, append)
+
+    with Memory.open(tmp_path / "s", model=model, settings=SMALL) as memory:
+        with monkeypatch.context() as patch, pytest.raises(StoreFull):
+            patch.setattr(Store, "append", fills_up)
+            memory.ingest("doors", text=TEXT, progress=lambda done, total: told.append(done))
+        assert n_appends == 6
+        n_bytes = memory.session("default").n_bytes
+        assert told and max(told) <= n_bytes < len(TEXT) and memory.text("default") == TEXT[:n_bytes]
+        memory.ingest("doors", text=TEXT)
+        assert memory.text("default") == TEXT and memory.check().problems == ()
