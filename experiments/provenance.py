@@ -14,14 +14,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def circumstances() -> dict[str, Any]:
-    """Commit, machine and versions, for JSON. Outside of a checkout the commit is what LIVINGKV_COMMIT says, else None.
-    Imports torch to ask for a GPU."""
+    """Commit, machine and versions, for JSON. LIVINGKV_COMMIT names the commit that lies here unchanged where git does
+    not know it, as in a copy of a checkout. Imports torch to ask for a GPU."""
     import torch
+
+    copied = os.environ.get("LIVINGKV_COMMIT")
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
-        "commit": _git("rev-parse", "--verify", "--quiet", "HEAD") or os.environ.get("LIVINGKV_COMMIT"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": copied or _git("rev-parse", "--verify", "--quiet", "HEAD") or None,
+        "uncommitted_changes": not copied and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "cpu": _first_field("/proc/cpuinfo", "model name") or platform.processor(),
         "n_cores": len(os.sched_getaffinity(0)),
         "memory": _first_field("/proc/meminfo", "MemTotal"),

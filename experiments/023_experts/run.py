@@ -48,6 +48,8 @@ SHARES = (0.04, 0.125, 0.25, 0.5)
 SECONDS_EACH = 8.0
 """For the timed tokens of a run on a device, and as much for those before them."""
 AUTO_TOKENS = 100
+TOLD = ("reading ahead", "one token needs", "cannot be pinned")
+"""What of a run's log goes into the result."""
 LEAST_S = 10.0
 """With less time left than this no process is started."""
 BASELINE_S = 150.0
@@ -85,7 +87,7 @@ def finished(
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         answer: dict[str, Any] = json.loads(lines[-1])
-        notes = [line for line in done.stderr.splitlines() if "reading ahead" in line or "one token needs" in line]
+        notes = [line for line in done.stderr.splitlines() if any(word in line for word in TOLD)]
         return answer | ({"log": notes} if notes else {})
     return {"failed": done.returncode, "error": done.stderr.strip().splitlines()[-6:]}
 

@@ -85,6 +85,7 @@ class Decoder:
             self._made[size] = self._record(size)
         return self._made[size]
 
+    @torch.inference_mode()
     def prepare(self, n_rows: int) -> None:
         """Make all recordings that steps of up to `n_rows` states need. Blocks."""
         for size in SIZES:
@@ -92,6 +93,7 @@ class Decoder:
             if size >= n_rows:
                 return
 
+    @torch.inference_mode()
     def logits(self, tokens: Sequence[int], states: Sequence[object]) -> list[Tensor | Exception] | None:
         """A token is read into each state: logits in fp32 [1, 1, vocabulary], or what its `finish` raised. None, and
         nothing was read, where one of the states or this number of them cannot be taken. Queued, not waited for."""

@@ -110,10 +110,9 @@ class KernelAttention:
 def rms(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """`attending.rms_norm` of rows [rows, width]."""
     out = torch.empty_like(x)
-    width = x.shape[1]
-    kernels.rms_rows[(x.shape[0],)](
-        x, weight, out, width, epsilon, WIDE=triton.next_power_of_2(width), num_warps=min(16, max(1, width // 256))
-    )
+    wide = triton.next_power_of_2(x.shape[1])
+    n_warps = min(16, max(1, wide // 512))  # a power of two, which Triton asks for
+    kernels.rms_rows[(x.shape[0],)](x, weight, out, x.shape[1], epsilon, WIDE=wide, num_warps=n_warps)
     return out
 
 
