@@ -46,6 +46,7 @@ from livingkv.cli_options import (
     chosen_stops,
     open_memory,
 )
+from livingkv.cli_plan import plan_app
 from livingkv.cli_process import ExitCode, run
 from livingkv.cli_routes import experts_app
 from livingkv.cli_serve import keys_app, serve_app
@@ -244,7 +245,7 @@ def chat(
         chat_until_end(memory, talk, as_json=as_json)
 
 
-for verbs in (look_app, keep_app, mend_app, forget_app, serve_app):
+for verbs in (look_app, keep_app, mend_app, forget_app, serve_app, plan_app):
     app.add_typer(verbs)
 app.add_typer(archive_app, name="archive")
 app.add_typer(model_app, name="model")

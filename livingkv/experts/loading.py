@@ -127,6 +127,7 @@ def load_streamed(
     read_ahead: experts of the next layer are read early, at most n_ahead of them; auto compares the times of tokens
     and switches it off where it does not pay. What is computed is the same.
     rows: how tables of n-grams are read by row, their memory on top of ram_bytes; None: they are loaded whole.
+    On a CUDA device torch's choice of cuDNN for attention is switched off, for the process.
     products: fused: on a GPU, up to 16 tokens are multiplied with experts in codes without decoding those, where a
     comparison at load allows it; sums have another order then, and last bits differ. exact: decoded, bit for bit.
     Blocks for as long as the rest of the network takes to be read. Raises ModelNotFound, ModelDamaged,
@@ -139,6 +140,8 @@ def load_streamed(
         raise InputError("products", products, "fused and exact are allowed")
     with ExitStack() as undo:
         packed, place = asked_pack(pack), torch.device(device)
+        if place.type == "cuda":  # cuDNN's attention makes a plan for every new length: 10 ms a layer on an H200
+            torch.backends.cuda.enable_cudnn_sdp(False)
         plan = plan_of(Path(path), dtype, place, formats, packed, rows_on_disk=rows is not None)
         made = _source(source, plan.index, n_threads, piece_bytes)
         undo.callback(made.close)

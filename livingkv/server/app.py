@@ -27,6 +27,7 @@ from livingkv.server.memory_routes import memory_routes
 from livingkv.server.openai_routes import caller_of, openai_routes
 from livingkv.server.page.access import PageAccess
 from livingkv.server.page.routes import page_routes
+from livingkv.server.plan_routes import plan_routes
 from livingkv.server.request_log import RequestLog
 from livingkv.server.service import Service
 from livingkv.server.session_routes import session_routes
@@ -44,6 +45,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(job_routes(service))
     app.include_router(session_routes(service))
     app.include_router(transfer_routes(service))
+    app.include_router(plan_routes(service))
     app.include_router(page_routes(service, access))
     app.router.routes.append(mcp_route(service))
     _add_operations(app, service)

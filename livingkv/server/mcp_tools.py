@@ -18,6 +18,7 @@ from livingkv.server.guard import Caller
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.memory_bodies import AskBody, ForgetBody, SaidMessage, SearchBody, TurnBody
 from livingkv.server.owners import Owner
+from livingkv.server.planning import checked, laws_json, planned
 from livingkv.server.remembering import Remembering
 from livingkv.server.service import Service
 from livingkv.server.session_shapes import session_page
@@ -97,6 +98,18 @@ async def _stats(asked: Asked, _: schemas.StatsArguments) -> dict[str, Any]:
     return {"stats": await asked.of(lambda memory: memory.stats(__version__))}
 
 
+async def _plan(asked: Asked, given: schemas.PlanArguments) -> dict[str, Any]:
+    return {"plan": await planned(asked.service, given)}
+
+
+async def _check_plan(asked: Asked, given: schemas.CheckPlanArguments) -> dict[str, Any]:
+    return await checked(asked.service, given.plan, given.model)
+
+
+async def _plan_laws(_: Asked, __: schemas.PlanLawsArguments) -> dict[str, Any]:
+    return laws_json()
+
+
 TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "remember",
@@ -162,5 +175,37 @@ TOOLS: tuple[Tool[Any], ...] = (
         schemas.StatsArguments,
         schemas.Stats,
         _stats,
+    ),
+    Tool(
+        "plan",
+        "Plan hardware",
+        "What a model needs and how fast it can be: weights, KV, store, ceilings, costs, and a verdict on eleven ways "
+        "to run it, from inputs by symbol (see plan_laws), such as context, vram, ram, disk, bw_vram. What is not "
+        "given is unknown and never guessed: ask the user for what `supply` names.",
+        "read",
+        schemas.READS,
+        schemas.PlanArguments,
+        schemas.Planned,
+        _plan,
+    ),
+    Tool(
+        "check_plan",
+        "Check a plan",
+        "Compute a plan anew from its inputs: every number, unit and verdict that does not follow is told.",
+        "read",
+        schemas.READS,
+        schemas.CheckPlanArguments,
+        schemas.CheckedPlan,
+        _check_plan,
+    ),
+    Tool(
+        "plan_laws",
+        "Laws of plans",
+        "The symbols, laws and paths that plans are made of, with units and how to supply each number.",
+        "read",
+        schemas.READS,
+        schemas.PlanLawsArguments,
+        schemas.PlanLaws,
+        _plan_laws,
     ),
 )

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from livingkv.errors import LivingKVError
 from livingkv.model_choice import ModelChoice
@@ -117,6 +117,12 @@ class Service:
     def model_name(self) -> str:
         """What clients call the model. Raises ApiError while it is not loaded."""
         return self._talking().model.name
+
+    @property
+    def model_config(self) -> Any:
+        """The Hugging Face config of the model. Raises ApiError while it is not loaded."""
+        model = self._talking().model
+        return (model.streamed if isinstance(model, StateModel) else model).network.config
 
     @property
     def limits(self) -> TurnLimits:

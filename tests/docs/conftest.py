@@ -8,6 +8,8 @@ import pytest
 
 import livingkv.model_sources
 import livingkv.models
+import livingkv.planner.probe
+import livingkv.planner.probe_drive
 from livingkv.model_sources import ModelFolder
 from tests.docs.modules import ROOT
 
@@ -31,4 +33,6 @@ def clone(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(livingkv.model_sources, "find_model", find_tiny)
     monkeypatch.setattr(livingkv.models, "find_model", find_tiny)
+    monkeypatch.setattr(livingkv.planner.probe, "_SECONDS", 0.02)
+    monkeypatch.setattr(livingkv.planner.probe_drive, "_FILE_BYTES", 1 << 24)
     return tmp_path

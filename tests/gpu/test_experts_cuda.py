@@ -43,6 +43,7 @@ def same_sums(request: pytest.FixtureRequest) -> Iterator[None]:
     given = getattr(getattr(request.node, "callspec", None), "params", {})
     is_hashed = "deepseek_v4" in (given.get("family"), CASES.get(given.get("case", ""), ("", ""))[1])
     torch.use_deterministic_algorithms(is_hashed, warn_only=True)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as load_streamed does
     yield
     torch.use_deterministic_algorithms(False)
 

@@ -1,0 +1,157 @@
+"""What a model keeps of a token is counted as a real network keeps it, and its weights as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from livingkv.codec import PageShape, page_bytes
+from livingkv.errors import InputError, ModelNotFound
+from livingkv.planner.fact import ModelFacts, with_bits
+from livingkv.planner.facts import cached_facts, config_facts, model_facts
+from livingkv.planner.kv_layers import layers_of
+from livingkv.planner.units import Amount
+from tests.planner.models import config
+
+N_TOKENS = 6  # fewer than the windows: nothing was dropped yet
+
+
+def number(model: ModelFacts, name: str) -> float | None:
+    found = model.facts[name].amount
+    return None if found is None else found.value
+
+
+def network_of(kind: str) -> Any:
+    found = AutoConfig.for_model(**config(kind))
+    return AutoModelForCausalLM.from_config(found, dtype=torch.bfloat16).eval().requires_grad_(False)
+
+
+def cache_of(network: Any) -> Any:
+    out = network(torch.arange(1, N_TOKENS + 1)[None], use_cache=True)
+    found = getattr(out, "past_key_values", None)
+    return out.cache_params if found is None else found
+
+
+@pytest.mark.parametrize(
+    "kind", ["qwen2", "phi3", "gpt2", "mistral", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "mamba"]
+)
+def test_kv_and_states_are_those_of_a_real_cache(kind: str) -> None:
+    network, found = network_of(kind), config_facts(kind, config(kind))
+    layers = cache_of(network).layers
+    full, bounded, state = 0, 0, 0
+    for layer in layers:
+        keys = getattr(layer, "keys", None)
+        if keys is not None and keys.numel():
+            n_elements = (keys.numel() + layer.values.numel()) // N_TOKENS
+            if "Sliding" in type(layer).__name__:
+                bounded += n_elements
+            else:
+                full += n_elements
+        for name in ("conv_states", "recurrent_states"):
+            held = getattr(layer, name, None)
+            held = list(held.values()) if isinstance(held, dict) else held
+            state += sum(one.nbytes for one in (held if isinstance(held, list) else [held]) if torch.is_tensor(one))
+    assert (number(found, "kv_elements"), number(found, "bounded_elements")) == (full, bounded)
+    assert number(found, "state_bytes") == state
+    assert number(found, "sliding_window") == (8 if bounded else 0)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "gpt2", "qwen3_moe", "gpt_oss", "qwen3_next"])
+def test_weights_are_those_of_a_real_network(kind: str) -> None:
+    network, found = network_of(kind), config_facts(kind, config(kind))
+    total = sum(one.numel() for one in network.parameters())
+    assert number(found, "parameters") == total
+    inside = sum(one.numel() for name, one in network.named_parameters() if ".experts." in name)
+    tied = network.config.tie_word_embeddings
+    embedding = 0 if tied else network.get_input_embeddings().weight.numel()
+    assert number(found, "resident_parameters") == total - inside
+    assert number(found, "steady_parameters") == total - inside - embedding
+    assert number(found, "active_parameters") == total - inside - embedding + inside // 4  # 2 of 8 experts
+    assert number(found, "weight_bits") == 16
+
+
+def test_latent_attention_keeps_its_latent_and_rope() -> None:
+    found = config_facts("deepseek", config("deepseek_v3"))
+    assert number(found, "kv_elements") == 4 * (32 + 8)
+    assert (number(found, "moe_layers"), number(found, "experts"), number(found, "experts_per_token")) == (3, 8, 2)
+    assert number(found, "expert_bytes") == 3 * 64 * 16 * 2
+    assert found.page_bits is None
+
+
+def test_keys_and_values_of_different_sizes_are_both_counted() -> None:
+    attention = torch.nn.Module()
+    attention.k_proj, attention.v_proj = torch.nn.Linear(8, 48), torch.nn.Linear(8, 32)
+    attention.layer_idx, attention.head_dim = 0, 24  # type: ignore[assignment]
+    network = torch.nn.Module()
+    network.layers, network.config = torch.nn.ModuleList([attention]), SimpleNamespace(num_hidden_layers=1)  # type: ignore[assignment]
+    (kept,) = (layers_of(network) or {})[0]
+    assert (kept.elements, kept.shape) == (80, None)
+
+
+def test_pages_are_as_large_as_the_codec_makes_them() -> None:
+    found = config_facts("qwen2", config("qwen2"))
+    size = page_bytes("int8", PageShape(4, 2, 16, torch.bfloat16))
+    assert found.page_bits == pytest.approx(8 * size / (64 * 2 * 4 * 2 * 16))
+    assert config_facts("gemma", config("gemma3_text")).page_bits is None
+
+
+def test_a_type_that_nobody_knows_leaves_everything_unknown() -> None:
+    found = config_facts("odd", {"model_type": "no_such_type", "num_hidden_layers": 4})
+    assert {one.amount for one in found.facts.values()} == {None}
+    assert all("no_such_type" in one.source for one in found.facts.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": "four"},
+        {"hidden_size": -64},
+        {"num_key_value_heads": 0},
+        {"layer_types": ["x"] * 4},
+        {"vocab_size": 1e400},
+        {"num_hidden_layers": 10**9},
+        {"vocab_size": 10**400},
+    ],
+)
+def test_a_config_that_makes_no_sense_raises_nothing(changes: dict[str, Any]) -> None:
+    assert config_facts("odd", config("qwen2", **changes)).name == "odd"
+
+
+def test_a_config_without_a_type_of_weights_does_not_guess_their_bits() -> None:
+    found = config_facts("qwen3_moe", config("qwen3_moe", dtype=None))
+    assert (number(found, "weight_bits"), number(found, "expert_bytes")) == (None, None)
+    changed = with_bits(found, Amount(4.0, "bit/parameter"))
+    assert (number(changed, "weight_bits"), number(changed, "expert_bytes")) == (4, 3 * 64 * 16 // 2)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe"])
+def test_bytes_in_files_are_exact(kind: str, tmp_path: Path) -> None:
+    network = network_of(kind)
+    network.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config(kind)))
+    found = model_facts(str(tmp_path))
+    stored = 2 * sum(one.numel() for one in network.parameters())
+    bits, total = number(found, "weight_bits"), number(found, "parameters")
+    assert bits is not None and total is not None and bits * total / 8 == pytest.approx(stored)
+    if kind == "qwen3_moe":
+        assert number(found, "expert_bytes") == 3 * 64 * 16 * 2
+    again = model_facts(str(tmp_path / "config.json"))
+    assert again.facts["kv_elements"] == found.facts["kv_elements"]
+
+
+def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(InputError, match="JSON"):
+        model_facts(str(tmp_path / "config.json"))
+    (tmp_path / "config.json").write_bytes(b" " * (1 << 21))
+    with pytest.raises(InputError, match="at most"):
+        model_facts(str(tmp_path / "config.json"))
+    for name in ("no/such-model", "", "/etc", "a" * 300, "../x/y", "x\0y"):
+        with pytest.raises(ModelNotFound):
+            cached_facts(name)
