@@ -33,6 +33,7 @@ _BUILD = (
     AssertionError,
 )
 _MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 17
+_OF_TOKENS = ("resident_parameters", "steady_parameters", "active_parameters", "reading_parameters")
 _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "expert_bytes": 0.0}
 
 
@@ -136,6 +137,7 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
     if tied and outer is not None and outer.weight is not inner:
         total -= outer.weight.numel()
     embedding = 0 if tied else inner.numel()
+    head = 0 if outer is None else outer.weight.numel()
     values |= {"parameters": total, "native_context": getattr(config, "max_position_embeddings", None)}
     why_not["native_context"] = "the config does not say max_position_embeddings"
     experts, one = _experts(network, config, why_not)
@@ -152,6 +154,7 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
             "resident_parameters": total - inside,
             "steady_parameters": steady,
             "active_parameters": steady + chosen,
+            "reading_parameters": steady + chosen - head,
         }
     return Counted(
         config.model_type,
@@ -170,7 +173,7 @@ def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[s
     modules = [module for module in network.modules() if is_experts(module)]
     has_some = any((getattr(config, name, None) or 0) > 1 for name in _COUNTS)
     unknown: dict[str, float | None] = dict.fromkeys(_NO_EXPERTS)
-    related = (*_NO_EXPERTS, "resident_parameters", "steady_parameters", "active_parameters")
+    related = (*_NO_EXPERTS, *_OF_TOKENS)
     if not modules and not has_some:
         return dict(_NO_EXPERTS), None
     sizes = {
@@ -182,9 +185,7 @@ def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[s
         return unknown, None
     ((n_experts, size),) = sizes
     if chosen is None:
-        why_not |= dict.fromkeys(
-            ("experts_per_token", "steady_parameters", "active_parameters"), "the config does not say"
-        )
+        why_not |= dict.fromkeys(("experts_per_token", *_OF_TOKENS), "the config does not say")
     values: dict[str, float | None] = {"moe_layers": len(modules), "experts": n_experts, "experts_per_token": chosen}
     return {**values, "expert_bytes": None}, size
 
