@@ -179,7 +179,7 @@ def of_streamed(folder: Path, here: Probe, shape: MoeShape, n_tokens: int) -> It
     value = planned(facts, here.symbols, context=64)
     yield agrees("weights of the checkpoint", value("weights", "byte"), stored)
     yield agrees("all experts", value("experts_all", "byte"), shape.experts_bytes)
-    with load_streamed(made, ram_bytes=shape.experts_bytes // 2 + (1 << 20)) as streamed:
+    with load_streamed(made, ram_bytes=shape.experts_bytes // 2 + (1 << 20), read_ahead="off") as streamed:
         speed = token_speed(streamed, n_tokens)
         per_token = speed.needed_bytes / speed.n_tokens
     hits = planned(facts, here.symbols, context=64, cache_hit=speed.hit_rate)
