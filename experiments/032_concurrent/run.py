@@ -3,12 +3,12 @@
     python experiments/032_concurrent/run.py [--model SPEC] [--device cpu|cuda] [--shape tiny|7b] [--reply-tokens 48]
 
 A real `livingkv serve` in a process of its own and real HTTP, streamed. Part 1, askers: n clients at once, each a user
-with a conversation of its own, ask for a long reply; tokens of all replies over the time from the first request to the
-last end. Once with max_batch 8, once, the baseline, with max_batch 1, where passes take turns. Part 2, ingest: one
-asker after the other, alone and while a long text is ingested in the background; the time to the first token, and the
-tokens/s of the ingest, beside those of an ingest alone. Part 3, passes: `Runner.logits_of` itself, without a service.
-An error of one part is noted, and the others go on. With --shape the model is randomly initialised: its words mean
-nothing, its times do.
+with a conversation of its own, ask for a reply that would not end; tokens of all replies over the time from the first
+request to the last end. Once with max_batch 8, once, the baseline, with max_batch 1, where passes take turns. Part 2,
+ingest: one asker after the other, alone and while a long text is ingested in the background; the time to the first
+token, and the bytes/s of the ingest, beside those of an ingest alone. Part 3, passes: `Runner.logits_of` itself,
+without a service. An error of one part is noted, and the others go on. With --shape the model is randomly initialised:
+its words mean nothing, its times do.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ BATCHES = (8, 1)
 """max_batch: as it is by default, and the baseline."""
 RATES = ("tokens_per_s", "tokens_per_cpu_s")
 """By the clock, and by the processor time of the service: what neighbours on the machine take is not in that."""
+WISH = "Leave that. List the numbers in order: 1, 2, 3, 4, 5, 6, and so on up to 500."
+"""What the default model answers at any length."""
 WINDOW = 4096
 _INGEST_SENTENCES = 4000
 _JOB_S = 0.1
@@ -85,8 +87,8 @@ class Asking:
 
     async def _one(self, client: httpx.AsyncClient, reply_tokens: int) -> Asked:
         name = next(self._names)
-        text = f"{' '.join(islice(self._words, 2))} Write a very long story about it, with all the details."
-        return await ask(client, text, user=name, session="story", max_tokens=reply_tokens)
+        text = " ".join(islice(self._words, 2))
+        return await ask(client, f"{text}\n\n{WISH}", user=name, session="story", max_tokens=reply_tokens)
 
 
 def counted(served: ServiceProcess) -> dict[str, float]:

@@ -20,8 +20,9 @@ LOG = logging.getLogger("livingkv.server")
 
 _BEHIND = 1 / 8
 """Share of the time that background work has while requests need the model."""
-_NOTHING_S = 0.001
-"""Requests whose steps took no longer than that in a round wait for something, which may be background work."""
+_NOTHING_S, _QUIET_ROUNDS = 0.001, 50
+"""Requests whose steps took no longer than that, in so many rounds one after the other, wait for something, which may
+be background work. A request that comes has some such steps before it needs the model."""
 
 
 class TakingTurns:
@@ -42,6 +43,7 @@ class TakingTurns:
         self._is_on = is_on
         self._clock = clock
         self._credit_s = 0.0  # of all background jobs
+        self._n_quiet = 0  # rounds in which requests did nothing
 
     def round(self) -> None:
         """Give out steps."""
@@ -88,7 +90,8 @@ class TakingTurns:
     def _work_behind(self, took_s: float) -> None:
         """A step for background jobs, once they have a share again; for the next of them where requests run."""
         self._credit_s = min(0.0, self._credit_s + took_s * _BEHIND / (1 - _BEHIND))
-        is_needed = took_s > _NOTHING_S
+        self._n_quiet = self._n_quiet + 1 if self.running and took_s <= _NOTHING_S else 0
+        is_needed = bool(self.running) and self._n_quiet < _QUIET_ROUNDS
         if not self.background or (is_needed and self._credit_s < 0.0):
             return
         for job in self.background[: 1 if is_needed else None]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from livingkv.server import taking_turns
 from livingkv.server.api_errors import ApiError, not_ready
 from livingkv.server.counters import Counters
 from livingkv.server.joining import Joining
@@ -181,10 +182,20 @@ def test_background_jobs_take_turns() -> None:
 
 def test_requests_that_only_wait_keep_no_background_work_back() -> None:
     machine = Machine()
-    machine.reads("at the gate", seconds=0.0)
     machine.works("ingest")
+    machine.rounds(1)
+    machine.reads("at the gate", seconds=0.0)
+    machine.rounds(taking_turns._QUIET_ROUNDS + 9)
+    assert machine.clock.steps.count("ingest") == 11
+
+
+def test_quick_steps_before_a_prompt_let_no_background_step_in() -> None:
+    machine = Machine()
+    machine.works("ingest")
+    machine.rounds(1)
+    machine.reads("finding the session", 10, seconds=0.0)
     machine.rounds(10)
-    assert machine.clock.steps.count("ingest") == 10
+    assert machine.clock.steps.count("ingest") == 1
 
 
 def test_one_that_is_given_up_leaves_before_the_pass_and_ended_ones_leave_after_it() -> None:
