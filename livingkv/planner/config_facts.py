@@ -142,20 +142,7 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
     why_not["native_context"] = "the config does not say max_position_embeddings"
     experts, one = _experts(network, config, why_not)
     values |= experts
-    if (
-        experts["experts"] is not None
-        and experts["moe_layers"] is not None
-        and experts["experts_per_token"] is not None
-    ):
-        inside = experts["moe_layers"] * experts["experts"] * (one or 0)
-        steady = total - inside - embedding
-        chosen = experts["moe_layers"] * experts["experts_per_token"] * (one or 0)
-        values |= {
-            "resident_parameters": total - inside,
-            "steady_parameters": steady,
-            "active_parameters": steady + chosen,
-            "reading_parameters": steady + chosen - head,
-        }
+    values |= _by_use(total, embedding, head, experts, one or 0)
     return Counted(
         config.model_type,
         values,
@@ -166,6 +153,20 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
         config.num_hidden_layers,
         bits,
     )
+
+
+def _by_use(
+    total: int, embedding: int, head: int, experts: Mapping[str, float | None], one: float
+) -> dict[str, float | None]:
+    """Parameters outside of the experts, and those that a token is multiplied with; none where experts are unknown.
+    embedding, head: parameters of the input's table and of the output's; one: of one expert."""
+    layers, n_experts, chosen = (experts[name] for name in ("moe_layers", "experts", "experts_per_token"))
+    if layers is None or n_experts is None or chosen is None:
+        return {}
+    resident = total - layers * n_experts * one
+    active = resident - embedding + layers * chosen * one
+    found = {"resident_parameters": resident, "steady_parameters": resident - embedding}
+    return {**found, "active_parameters": active, "reading_parameters": active - head}
 
 
 def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[str, float | None], float | None]:
