@@ -103,6 +103,15 @@ def test_pages_are_as_large_as_the_codec_makes_them() -> None:
     assert config_facts("gemma", config("gemma3_text")).page_bits is None
 
 
+def test_what_names_code_to_fetch_is_left_out() -> None:
+    code = {
+        "attn_implementation": "someone/kernels",
+        "_attn_implementation": "someone/kernels",
+        "auto_map": {"x": "y--z"},
+    }
+    assert config_facts("m", config("qwen2", **code)).facts == config_facts("m", config("qwen2")).facts
+
+
 def test_a_type_that_nobody_knows_leaves_everything_unknown() -> None:
     found = config_facts("odd", {"model_type": "no_such_type", "num_hidden_layers": 4})
     assert {one.amount for one in found.facts.values()} == {None}
