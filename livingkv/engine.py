@@ -44,14 +44,17 @@ class Engine:
 
     @classmethod
     def of(cls, model: LoadedModel, codec: CodecName) -> Engine:
-        """Takes the model's network over (see Runner)."""
+        """Takes the model's network over (see Runner). A codec is made, and its kernels compared, once for a model."""
         shape = PageShape(model.shape.n_layers, model.shape.n_kv_heads, model.shape.head_dim, model.dtype)
+        if codec not in model.codecs:
+            made = make_codec(codec, shape, model.key_bias, model.rope)
+            model.codecs[codec] = with_kernels(made, model.rope, model.device)
         return cls(
             model=model,
             runner=Runner(model),
             words=Words(model.tokenizer),
             shape=shape,
-            codec=with_kernels(make_codec(codec, shape, model.key_bias, model.rope), model.rope, model.device),
+            codec=model.codecs[codec],
         )
 
     def fingerprint(self) -> Fingerprint:

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from livingkv.codec import PageCodec
 from livingkv.errors import InputError, UnsupportedModel
 from livingkv.experts import StreamedModel, load_streamed
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
@@ -60,7 +61,8 @@ class LoadedModel:
     model_digest, tokenizer_digest, rope_text, quantization ("none", "8bit", "4bit", or the method of weights that came
     packed): parts of a store's fingerprint.
     experts: what streams the network's experts; None where the network holds all of itself.
-    embedders: what an engine made of the input embeddings, which takes a time: one, or none yet.
+    embedders, codecs: what engines made of the input embeddings and for the shape, which takes a time: at most one
+    embedder, and one codec of each name.
     decode_weights: generation reads weights of so many bits where it can (livingkv.packed); None: the network's own. No
     part of the fingerprint (docs/decisions/0029).
     """
@@ -83,6 +85,7 @@ class LoadedModel:
     experts: StreamedModel | None = None
     decode_weights: DecodeWeights | None = None
     embedders: list[TokenEmbedder] = field(default_factory=list, repr=False)
+    codecs: dict[str, PageCodec] = field(default_factory=dict, repr=False)
 
     def close(self) -> None:
         """Give back the files and the RAM of streamed experts; a network that holds all of itself has nothing to close.

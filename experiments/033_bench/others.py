@@ -116,12 +116,12 @@ def gpu_ingest(made: dict[str, Any]) -> Iterator[Line]:
 
 
 def cpu_decode(made: dict[str, Any]) -> Iterator[Line]:
-    """031: decode steps beside llama.cpp, and how well each reads text."""
+    """031: decode steps beside llama.cpp, and how well each reads text. The targets are those of int8, the default."""
     perplexity = made.get("quality", {}).get("perplexity", {})
     for row in made.get("speed", []):
         n, speeds = row["tokens_stored"], row["tokens_per_s"]
         for name, ratio in row["median_ratio"].items():
-            target = {4096: 1.0, 16_384: 2.0, 65_536: 4.0}.get(n) if name == "int4" else None
+            target = {4096: 1.0, 16_384: 2.0, 65_536: 4.0}.get(n) if name == "int8" else None
             ours = told_perplexity(f"{name}: {tokens(speeds[name])}", perplexity.get(name))
             theirs = told_perplexity(f"llama.cpp Q4_K_M: {tokens(speeds['llama.cpp'])}", perplexity.get("llama.cpp"))
             yield Line("decode / llama.cpp", f"{n:,} tokens stored", ours, theirs, ratio, least=target)

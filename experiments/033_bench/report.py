@@ -26,9 +26,11 @@ RESULTS = ("cpu.json", "cpu_quick.json", "cuda.json", "cuda_quick.json", "cuda_7
 HEAD = """# The benchmark
 
 Made by `experiments/033_bench/report.py` out of committed JSON; `make bench` runs the figures and makes this page anew.
-Every ratio is of sides that were measured in turn in one run: the median, and in brackets the least and the most.
+Both sides of a ratio come from one run. Where both were measured several times they took turns, and the ratio is the
+median over the rounds, with the least and the most in brackets; a single number beside a spread was measured once, such
+as reading everything again. kvpress, and peaks of memory, are from processes of their own.
 *copied*: what lies in the store beyond the first tokens is their pages once more, because reading all of it takes hours
-there; cost depends on how much is stored and not on what.
+there; cost depends on how much is stored and not on what. In the JSON each figure names the commit that it was made of.
 """
 COLUMNS = "| figure | condition | livingkv | baseline | ratio | target | met |\n|---|---|---|---|---|---|---|"
 
@@ -71,7 +73,14 @@ def told(row: dict[str, Any], kind: str) -> Iterator[str]:
     ours = f"{spread(row['ours'])} {row['unit']}"
     for number, (name, ratio) in enumerate(row["ratios"].items()):
         theirs = row["baselines"].get(name)
-        baseline = name + (f": {spread(theirs)} {row['unit']}" if theirs else "")
+        summed = (
+            row["facts"].get("cold prefill") == "sum of timed blocks" and name.endswith("read again") and not number
+        )
+        baseline = (
+            name
+            + (", summed up from timed blocks" if summed else "")
+            + (f": {spread(theirs)} {row['unit']}" if theirs else "")
+        )
         value = row["ours"]["median"] if figure.value == "ours" else ratio["median"]
         verdict = "", ""
         if number == 0 and target is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,14 +52,14 @@ def main(
     if unknown := [name for name in names if name not in SCRIPTS]:
         raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(SCRIPTS)}", param_hint="--only")
     options = ["--device", device] + (["--quick"] if quick else []) + (["--model", model] if model else [])
-    options += (["--gguf", str(gguf)] if gguf else []) + (["--scratch", str(scratch)] if scratch else [])
+    options += ["--gguf", str(gguf)] if gguf else []
     options += ["--lengths", lengths] if lengths else []
     options += ["--shrink", str(shrink)] if shrink > 1 else []
     result = kept(out) | {"circumstances": circumstances(), "device": device, "quick": quick}
     started = time.perf_counter()
     for name in names:
         left = min(limit_s, total_s - (time.perf_counter() - started))
-        known = {"failed": "no time was left"} if left <= 0 else figure(SCRIPTS[name], options, left)
+        known = {"failed": "no time was left"} if left <= 0 else figure(SCRIPTS[name], options, scratch, left)
         result["figures"][name] = known
         print(f"{name}: {known.get('failed', 'done')}, {known.get('seconds', 0):.0f} s", file=sys.stderr, flush=True)
         write_json(out, result)
@@ -73,24 +74,33 @@ def kept(out: Path) -> dict[str, Any]:
     return known
 
 
-def figure(script: str, options: list[str], limit_s: float) -> dict[str, Any]:
-    """What one script wrote; rows that it made before it failed or was stopped are kept."""
-    with tempfile.TemporaryDirectory() as folder:
+def figure(script: str, options: list[str], scratch: Path | None, limit_s: float) -> dict[str, Any]:
+    """What one script wrote; rows that it made before it failed or was stopped are kept, its stores never."""
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="bench-") as folder:
         out = Path(folder) / "rows.json"
-        command = [sys.executable, str(HERE / script), "--out", str(out), *options]
-        failed: str | None = None
-        try:
-            done = subprocess.run(
-                command, check=False, timeout=limit_s, capture_output=True, text=True, env=os.environ | paths()
-            )
-            if done.returncode:
-                failed = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        except subprocess.TimeoutExpired:
-            failed = f"stopped after {limit_s:.0f} s"
+        command = [sys.executable, str(HERE / script), "--out", str(out), "--scratch", folder, *options]
+        failed = finished(command, limit_s)
         document: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else {"rows": []}
         if failed is not None:
             document.setdefault("failed", failed)
         return document
+
+
+def finished(command: list[str], limit_s: float) -> str | None:
+    """Run it, with all that it starts, for so many seconds at most; what went wrong, None if nothing did."""
+    env = os.environ | paths()
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    )
+    try:
+        _, said = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return f"stopped after {limit_s:.0f} s"
+    return (said.strip().splitlines() or [f"exit code {process.returncode}"])[-1] if process.returncode else None
 
 
 def paths() -> dict[str, str]:

@@ -25,13 +25,13 @@ CONVERSATION = Settings(window_tokens=WINDOW, span_tokens=WINDOW)
 def measure(plan: Plan) -> Iterator[Row]:
     """New text each round, the same for all sides."""
     model, plain = load_model(plan.model, device=plan.device), PlainHuggingFace(plan.folder, plan.device)
-    n_new = 2048 if plan.device == "cpu" else 32_768
+    n_new = plan.either(1024, 2048) if plan.device == "cpu" else 32_768
 
     def encode(text: str) -> list[int]:
         return list(model.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     sentences = shuffled_filler(0)
-    texts = [prose(encode, n_new, sentences) for _ in range(plan.either(3, 7))]
+    texts = [prose(encode, n_new, sentences) for _ in range(plan.either(7, 9))]
     turns = {"window": iter(texts), "span": iter(texts), "plain": iter(texts)}
     names, warm = count(), prose(encode, WINDOW + 1024, sentences).encode()
     with (

@@ -41,7 +41,10 @@ class RamTier:
         if budget_bytes < least:
             raise SettingError("ram_budget_bytes", budget_bytes, f"at least {least} are needed for this model")
         self.page_bytes = page_bytes
-        self._arena = Arena(budget_bytes // budget_for(1, page_bytes), room_bytes(page_bytes), register)
+        n_rooms = budget_bytes // budget_for(1, page_bytes)
+        self._arena = Arena(
+            n_rooms, room_bytes(page_bytes), register, in_background=True
+        )  # opening does not wait for it
         self._lock = threading.Lock()
         self._room_freed = threading.Condition(self._lock)
         self._entries: dict[PageKey, Entry] = {}

@@ -10,6 +10,8 @@ import mmap
 import sys
 from functools import cache
 
+import numpy as np
+
 from livingkv.tiers.tier import BLOCK_BYTES
 
 
@@ -36,4 +38,4 @@ def resident_fraction(descriptor: int, lo: int, hi: int) -> float:
         del first
     finally:
         mapping.close()
-    return 0.0 if failed else sum(state & 1 for state in states) / n_pages
+    return 0.0 if failed else int((np.frombuffer(bytes(states), np.uint8) & 1).sum()) / n_pages

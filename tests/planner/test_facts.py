@@ -73,6 +73,8 @@ def test_weights_are_those_of_a_real_network(kind: str) -> None:
     assert number(found, "resident_parameters") == total - inside
     assert number(found, "steady_parameters") == total - inside - embedding
     assert number(found, "active_parameters") == total - inside - embedding + inside // 4  # 2 of 8 experts
+    head = network.get_output_embeddings().weight.numel()
+    assert number(found, "reading_parameters") == total - inside - embedding + inside // 4 - head
     assert number(found, "weight_bits") == 16
 
 

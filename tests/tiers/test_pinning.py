@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +45,22 @@ def test_an_arena_is_pinned_from_its_first_page_until_it_is_closed(calls: list[t
     arena.view(3)[:4] = b"kept"
     arena.close()
     assert calls[1:] == [("synchronize",), ("unregister", address)]
+
+
+def test_an_arena_that_is_pinned_in_the_background_is_used_meanwhile_and_closed_after() -> None:
+    may_go_on, told = Event(), list[str]()
+
+    def register(address: int, n_bytes: int) -> Callable[[], None]:
+        assert may_go_on.wait(30)
+        told.append("pinned")
+        return lambda: told.append("unpinned")
+
+    arena = Arena(4, 8192, register, in_background=True)
+    arena.view(3)[:4] = b"kept"
+    assert told == []
+    may_go_on.set()
+    arena.close()
+    assert told == ["pinned", "unpinned"]
 
 
 def test_memory_that_cannot_be_pinned_is_told_and_used(
