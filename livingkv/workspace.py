@@ -86,6 +86,7 @@ class Workspace:
         self.keys = torch.empty(size, dtype=shape.dtype, device=device)
         self.values = torch.empty(size, dtype=shape.dtype, device=device)
         self.positions = torch.zeros(capacity, dtype=torch.int64)  # on the CPU: read by Python
+        self._places = self.positions.numpy()  # the same memory, of which a single number is quick to write
         self.size_bytes = self.keys.nbytes + self.values.nbytes
         self.start = 0
         self.end = 0
@@ -187,7 +188,7 @@ class Workspace:
         `finish(1)`. Does nothing on the device."""
         assert self.room > 0, "a pass must fit the workspace"
         first, rules = self.next_position, self._dual_chunk
-        self.positions[self.end] = first
+        self._places[self.end] = first
         factor = self._rope.attention_factor**2
         if rules is None:
             return OneToken(self, self.start, self.end, ((self.end + 1, first),), factor)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from livingkv.batched_decode import DecodeStep
 from livingkv.decoding.attending import HeadNorms, TorchAttention
 from livingkv.decoding.decoder import SIZES, TOLERANCE, Decoder
 from livingkv.decoding.ops import FusedOps, StepOps, TorchOps
@@ -125,7 +126,7 @@ def test_every_number_of_rows_is_recorded(dtype: torch.dtype) -> None:
             if decoder is None:
                 runner.step(1, read(engine, 10))
                 decoder = decoder_of(runner)
-            got = decoder.logits([token + n for n in range(n_rows)], together)
+            got = decoder.run([DecodeStep(token + n, state) for n, state in enumerate(together)])
             assert got is not None
             for row, logits in zip(want, got, strict=True):
                 assert isinstance(logits, Tensor) and far(logits[0, -1], row) < TOLERANCE[dtype]
