@@ -12,8 +12,10 @@ size that is the plain computation, to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -201,12 +203,11 @@ class Workspace:
 
     def _chunks(self, rules: DualChunk) -> Iterator[tuple[int, int, int]]:
         """Attended slots [lo, hi) whose keys are of one chunk, and which."""
-        every = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor")
-        chunks, counts = torch.unique_consecutive(every, return_counts=True)
-        lo = self.start
-        for chunk, count in zip(chunks.tolist(), counts.tolist(), strict=True):
-            yield lo, lo + count, chunk
-            lo += count
+        every = self._places[self.start : self.end] // period(rules)
+        edges = [0, *(np.flatnonzero(every[1:] != every[:-1]) + 1).tolist(), len(every)]
+        for lo, hi in pairwise(edges):
+            if lo < hi:
+                yield self.start + lo, self.start + hi, int(every[lo])
 
     def _variant(self, rules: DualChunk, first: int, n_tokens: int, key_chunk: int) -> Rotation:
         assert self._own is not None

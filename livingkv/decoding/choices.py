@@ -31,11 +31,12 @@ class Choices:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def choose(self, logits: Tensor) -> None:
-        """Part of a step: from logits in fp32 [rows, vocabulary], as `sampling` computes it. Queued."""
+        """Part of a step: from logits in fp32 [rows, vocabulary]. Queued."""
         rows = logits.shape[0]
         tokens = logits.argmax(-1, keepdim=True)
         self._device[:rows, :1] = tokens
-        self._device[:rows, 1:] = logits.gather(-1, tokens) - logits.logsumexp(-1, keepdim=True)
+        above = (logits - logits.gather(-1, tokens)).exp_()  # logsumexp would look for the largest once more
+        self._device[:rows, 1:] = -above.sum(-1, keepdim=True).log_()
 
     def fetch(self) -> None:
         """Begin to bring them to the host, after the step that was queued last."""

@@ -252,7 +252,7 @@ def test_a_sampler_of_a_state_that_fails_picks_nothing(monkeypatch: pytest.Monke
     assert [len(sampler.log_probabilities) for sampler in samplers] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("how", HOW[:4])
+@pytest.mark.parametrize("how", [HOW[0], HOW[3]])
 def test_what_is_generated_by_recorded_steps(monkeypatch: pytest.MonkeyPatch, how: Sampling) -> None:
     engine = Engine.of(tiny_model(), "int8")
     runner, states, samplers = engine.runner, [read(engine, 50) for _ in range(2)], [Sampler(how) for _ in range(2)]
