@@ -210,7 +210,7 @@ def _block(
 def _is_still(path: Path, descriptor: int) -> bool:
     """Whether the file that was opened by a path is the one that lies there."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
