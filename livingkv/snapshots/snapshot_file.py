@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from os import fchmod, getpid
+from fcntl import LOCK_EX, LOCK_NB, flock
+from os import close, fchmod, getpid
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +22,7 @@ from livingkv.errors import SnapshotDamaged, StoreError
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.layout import ALIGNMENT
 from livingkv.json_fields import LARGEST, FieldError, Fields
+from livingkv.regular_files import open_regular
 from livingkv.snapshots.key import VERSION, SnapshotKey
 from livingkv.snapshots.memory_blocks import Block, View, reach, room
 from livingkv.snapshots.state import Json, State
@@ -55,6 +57,8 @@ def write_snapshot(disk: Disk, path: Path, key: SnapshotKey, snapshot: Snapshot)
         try:
             descriptor = disk.open_new(draft)
             try:
+                with suppress(OSError):  # a file system without locks
+                    flock(descriptor, LOCK_EX | LOCK_NB)
                 fchmod(descriptor, 0o600)
                 disk.write(descriptor, cast(list[bytes], parts), 0)  # memory is written like bytes
                 disk.sync(descriptor)
@@ -66,6 +70,21 @@ def write_snapshot(disk: Disk, path: Path, key: SnapshotKey, snapshot: Snapshot)
             with _as_good_as_possible():
                 disk.remove(draft)
             raise
+
+
+def is_left(draft: Path) -> bool:
+    """Whether whoever wrote a draft died over it: nobody holds its lock. False where that cannot be told."""
+    try:
+        descriptor = open_regular(draft)
+    except OSError:
+        return False
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        close(descriptor)
+    return True
 
 
 def read_snapshot(disk: Disk, path: Path, key: SnapshotKey, user: str, tokens: Tokens) -> Snapshot:

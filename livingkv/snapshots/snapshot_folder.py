@@ -17,7 +17,15 @@ import xxhash
 
 from livingkv.errors import StoreError
 from livingkv.snapshots.key import SnapshotKey
-from livingkv.snapshots.snapshot_file import DRAFT, Snapshot, Tokens, read_snapshot, tokens_digest, write_snapshot
+from livingkv.snapshots.snapshot_file import (
+    DRAFT,
+    Snapshot,
+    Tokens,
+    is_left,
+    read_snapshot,
+    tokens_digest,
+    write_snapshot,
+)
 from livingkv.store.disk import Disk, errors_named
 from livingkv.store.overwriting import overwrite_and_remove
 
@@ -125,6 +133,9 @@ class SnapshotFolder:
         return len(files)
 
     def _make_room(self, n_bytes: int) -> None:
+        for draft in self._drafts():  # nobody's any more, and not in the budget
+            if is_left(draft.path):
+                self._remove(draft.path)
         files = sorted(self._files())
         used = sum(file.n_bytes for file in files)
         for file in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -74,6 +75,19 @@ def test_what_writing_broke_off_is_forgotten_too(tmp_path: Path) -> None:
     assert [path.suffix for path in files(tmp_path)] == [".draft"] * 2
     assert opened(tmp_path).forget("ann") == 0 and len(files(tmp_path)) == 1
     assert opened(tmp_path).forget() == 0 and files(tmp_path) == []
+
+
+def test_what_writing_broke_off_makes_room_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    for tokens in ([1, 2], [3, 4]):
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path, disk=DyingDisk()).take(tokens, cache_of(2))
+    _, held = files(tmp_path)
+    with held.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert opened(tmp_path).take([5, 6], cache_of(2)).on_disk
+        assert held.exists() and [path.suffix for path in files(tmp_path)].count(".draft") == 1
+    opened(tmp_path).take([7, 8], cache_of(2))
+    assert [path.suffix for path in files(tmp_path)] == [".safetensors"] * 2
 
 
 class SharedDisk(Disk):
