@@ -63,6 +63,19 @@ def test_an_error_of_the_writer_comes_with_the_next_call_and_nothing_is_written_
     assert disk.written == [0, 1, 2] and told == [0, 1, 2][: len(told)] and number <= 5
 
 
+def test_what_was_given_behind_an_error_is_never_told_as_durable() -> None:
+    disk = Disk(fails_at=0, is_open=False)
+    with pytest.raises(StoreFull), WriteBehind(disk.append) as behind:
+        for number in range(2):
+            behind.put(draft(number), number)
+        disk.opened.set()
+        for _ in range(2):  # a caller who goes on all the same
+            with pytest.raises(StoreFull):
+                behind.finish()
+        behind.put(draft(2), 2)
+    assert disk.written == []
+
+
 def test_leaving_waits_for_what_was_given_and_raises_its_error() -> None:
     disk = Disk()
     with pytest.raises(StoreFull), WriteBehind(Disk(fails_at=0).append) as behind:
