@@ -41,7 +41,7 @@ class WriteBehind:
     or told as durable. On leaving it is raised unless another error is on its way.
     """
 
-    def __init__(self, append: Callable[[Append], None], *, most: int = MOST_DRAFTS) -> None:
+    def __init__(self, append: Callable[[Append], object], *, most: int = MOST_DRAFTS) -> None:
         """append: `Store.append`."""
         self._append = append
         self._most = most
