@@ -14,15 +14,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One token to be read into a state that nobody else uses meanwhile."""
+    """One token to be read into a state that nobody else uses meanwhile.
+
+    sampler: who picks the token after it. Where that is done with the pass, the outcome is that token, and no logits.
+    """
 
     token: int
     state: AttentionState
+    sampler: Sampler | None = None
+
+
+Outcome = Tensor | int | Exception
+"""Of a step: the logits in fp32 [1, 1, vocabulary]; the token that its sampler picked; or what its state raised."""
 
 
 class BatchedDecode:

@@ -201,20 +201,10 @@ def probe(
     from livingkv.cli_plan_render import print_probe
     from livingkv.cli_progress import waiting
     from livingkv.cli_render import print_json
-    from livingkv.errors import InputError
     from livingkv.model_sources import cache_folder
     from livingkv.planner import probe as probing
 
-    where = cache_folder() if folder is None else folder
-    if folder is None:
-        try:
-            where.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                "LIVINGKV_CACHE", where, f"a folder that can be written is needed ({error.strerror})"
-            ) from error
-    if not where.is_dir():
-        raise InputError("--folder", where, "a folder is needed")
+    where = _measured_folder(folder)
     with waiting("measuring"):
         found = probing.probe(where.resolve())
     kept = probing.save(found, cache_folder()) if save else None
@@ -224,3 +214,20 @@ def probe(
         print_probe(found)
         if kept is not None:
             say(f"kept for --here: {kept}")
+
+
+def _measured_folder(given: Path | None) -> Path:
+    """The folder that is given, or the cache's, made where there is none yet. Raises InputError."""
+    from livingkv.errors import InputError
+    from livingkv.model_sources import cache_folder
+
+    where = cache_folder() if given is None else given
+    try:
+        if given is None:
+            where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = f"a folder that can be written is needed ({error.strerror})"
+        raise InputError("LIVINGKV_CACHE", where, told) from error
+    if not where.is_dir():
+        raise InputError("--folder", where, "a folder is needed")
+    return where

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from livingkv.batched_decode import BatchedDecode, DecodeStep
+from livingkv.batched_decode import BatchedDecode, DecodeStep, Outcome
 from livingkv.decoding import Decoder, decoder_for
 from livingkv.errors import UnsupportedModel
 from livingkv.models import LoadedModel
@@ -82,7 +82,7 @@ class Runner:
 
     Not thread-safe. `n_prefilled` counts every token that was run through the network and `n_passes` the passes, for
     honest reports. `between` is called before each pass, while no state is in one: it may run passes of other states.
-    `join` is asked before each step of generation: the logits of a pass that it was part of, or None. `records`: decode
+    `join` is asked before each step of generation: what a pass that it was part of gave, or None. `records`: decode
     steps are recorded where that can be; what was recorded is shared by the runners of a network.
     """
 
@@ -92,7 +92,7 @@ class Runner:
         self.n_prefilled = 0
         self.n_passes = 0
         self.between: Callable[[], None] = _go_on
-        self.join: Callable[[DecodeStep], Tensor | None] = _alone
+        self.join: Callable[[DecodeStep], Tensor | int | None] = _alone
         self.records = True
         self._is_whole = False
         self._clock = PassClock(model.device)
@@ -151,12 +151,13 @@ class Runner:
         return self.head(last)
 
     @torch.inference_mode()
-    def logits_of(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception]:
+    def logits_of(self, steps: Sequence[DecodeStep]) -> list[Outcome]:
         """Several states each read a token, in one forward pass: of each the logits in fp32 [1, 1, vocabulary], or what
         its state raised, which does the others no harm. A single step is what `logits` does, to the last bit; rows of
         several may differ from that by rounding. Raises what is nobody's own; no state can go on then.
 
-        On a GPU it is a recorded pass (livingkv.decoding) wherever the states allow; that differs by rounding, too."""
+        On a GPU it is a recorded pass (livingkv.decoding) wherever the states allow; that differs by rounding, too. A
+        step's sampler has then picked, all of them at once, and its token is given in place of logits."""
         recorded = self._recorded(steps)
         if recorded is not None:
             return recorded
@@ -173,9 +174,19 @@ class Runner:
 
     def step(self, token: int, state: AttentionState) -> Tensor:
         """Read one token: the logits in fp32 [1, 1, vocabulary]. `join` may do it together with steps of others."""
-        joined = None if self._is_whole else self.join(DecodeStep(token, state))
+        logits = self._step(DecodeStep(token, state))
+        assert not isinstance(logits, int), "nobody was asked to pick"
+        return logits
+
+    def next_token(self, token: int, state: AttentionState, sampler: Sampler) -> int:
+        """Read one token as `step` does, and have the next one picked."""
+        picked = self._step(DecodeStep(token, state, sampler if sampler.is_common else None))
+        return picked if isinstance(picked, int) else sampler.pick(picked[0, -1])
+
+    def _step(self, step: DecodeStep) -> Tensor | int:
+        joined = None if self._is_whole else self.join(step)
         if joined is None:
-            (outcome,) = self.logits_of([DecodeStep(token, state)])
+            (outcome,) = self.logits_of([step])
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
@@ -196,17 +207,17 @@ class Runner:
             self._shared.decoder = decoder_for(self.model, self._probe, self.head)
         return self._shared.decoder
 
-    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Tensor | Exception] | None:
+    def _recorded(self, steps: Sequence[DecodeStep]) -> list[Outcome] | None:
         """See `logits_of`: by a recorded pass. None, and nothing was read, where that cannot be."""
         decoder = self._decoder() if self.records else None
         if decoder is None:
             return None
         self.let_others()
-        logits = decoder.logits([step.token for step in steps], [step.state for step in steps])
-        if logits is not None:
+        outcomes = decoder.run(steps)
+        if outcomes is not None:
             self.n_prefilled += len(steps)
             self.n_passes += 1
-        return logits
+        return outcomes
 
     def _probe(self, token_ids: Tensor, space: AttentionState) -> Tensor:
         """The last token's logits [vocabulary], for comparison: counted nowhere."""
@@ -242,13 +253,12 @@ class Runner:
     def generate(self, logits: Tensor, state: AttentionState, sampler: Sampler, max_tokens: int) -> Iterator[int]:
         """Token ids one by one, the first picked from `logits` [1, 1, vocabulary]; ends before a stop token or after
         `max_tokens`. The last token yielded has not been read into the state yet."""
-        for index in range(max_tokens):
-            token = sampler.pick(logits[0, -1])
+        token = None
+        for _ in range(max_tokens):
+            token = sampler.pick(logits[0, -1]) if token is None else self.next_token(token, state, sampler)
             if token in self.model.stop_ids:
                 return
             yield token
-            if index + 1 < max_tokens:
-                logits = self.step(token, state)
 
     def _parts(self, token_ids: Tensor, state: AttentionState) -> Iterator[Tensor]:
         batch = token_ids if token_ids.dim() == 2 else token_ids[None]

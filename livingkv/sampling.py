@@ -1,12 +1,13 @@
 """Choosing the next token from logits: greedy, or temperature, top-k, top-p and repetition penalty with a seed.
 
-Knows logits and token ids only. All of it is computed where the logits are; what was chosen is read from there once.
+Knows logits and token ids only. All of it is computed where the logits are, for several rows at once; what was chosen
+is read from there once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,28 +67,32 @@ class Sampler:
         else:
             self._random.manual_seed(sampling.seed)
 
+    @property
+    def is_greedy(self) -> bool:
+        """It takes the likeliest token of the model's own logits, and asks for nothing beside that."""
+        return self._sampling.temperature == 0.0 and not self._n_likeliest and not self._penalises
+
+    @property
+    def is_common(self) -> bool:
+        """`pick` is this class's own, so that `pick_all` and `take` may stand for it."""
+        return type(self).pick is Sampler.pick
+
     def pick(self, logits: Tensor) -> int:
         """The next token for `logits` [vocabulary]. Waits for them."""
-        plain = logits.detach().float()
-        token = self._chosen(self._penalised(plain))
-        total = plain.logsumexp(-1)
-        top = plain.topk(min(self._n_likeliest, plain.numel()))
-        numbers = torch.cat([token[None], top.indices]).double(), plain[token][None] - total, top.values - total
-        picked, *others = torch.cat(numbers).tolist()  # the one wait; token ids are exact in fp64
-        n_top = top.indices.numel()
-        self._seen.add(int(picked))
-        self._picked[int(picked)] += 1
-        self.log_probabilities.append(others[n_top])
-        ids = [int(index) for index in others[:n_top]]
-        self.likeliest.append(list(zip(ids, others[n_top + 1 :], strict=True)))
-        return int(picked)
+        return pick_all([self], logits[None])[0]
 
-    def _chosen(self, logits: Tensor) -> Tensor:
-        if self._sampling.temperature == 0.0:
-            return logits.argmax()
-        below = self._probabilities(logits).double().cumsum(0)
-        drawn = torch.rand((), generator=self._random, dtype=torch.float64).item()
-        return torch.searchsorted(below, below[-1] * drawn, right=True).clamp_max(logits.numel() - 1)
+    def take(self, token: int, log_probability: float, likeliest: Sequence[tuple[int, float]] = ()) -> int:
+        """A token that was picked elsewhere, as `pick` would have; the token."""
+        self._seen.add(token)
+        self._picked[token] += 1
+        self.log_probabilities.append(log_probability)
+        self.likeliest.append(list(likeliest))
+        return token
+
+    @property
+    def _penalises(self) -> bool:
+        chosen = self._sampling
+        return chosen.repetition_penalty != 1.0 or bool(chosen.presence_penalty or chosen.frequency_penalty)
 
     def _penalised(self, logits: Tensor) -> Tensor:
         chosen = self._sampling
@@ -101,14 +106,60 @@ class Sampler:
             logits[ids] -= chosen.presence_penalty + chosen.frequency_penalty * counts
         return logits
 
-    def _probabilities(self, logits: Tensor) -> Tensor:
-        logits = logits / self._sampling.temperature
-        if self._sampling.top_k:
-            floor = logits.topk(min(self._sampling.top_k, logits.numel())).values[-1]
-            logits = logits.masked_fill(logits < floor, float("-inf"))
-        probabilities = logits.softmax(-1)
-        if self._sampling.top_p < 1.0:
-            ordered, order = probabilities.sort(descending=True)
-            beyond = ordered.cumsum(0) - ordered >= self._sampling.top_p
-            probabilities = probabilities.index_fill(0, order[beyond], 0.0)
-        return probabilities
+    def _drawing(self) -> tuple[float, float, float, float]:
+        """What a draw of the next token goes by, the draw's own point among it."""
+        chosen = self._sampling
+        drawn = torch.rand((), generator=self._random, dtype=torch.float64).item()
+        top_p = chosen.top_p if chosen.top_p < 1.0 else float("inf")
+        return chosen.temperature, float(chosen.top_k), top_p, drawn
+
+
+def pick_all(samplers: Sequence[Sampler], logits: Tensor) -> list[int]:
+    """The next token of each sampler for its row of `logits` [rows, vocabulary], as `pick` picks it. Waits once."""
+    plain = logits.detach().float()
+    tokens = _chosen(samplers, plain)[:, None]
+    total = plain.logsumexp(-1, keepdim=True)
+    top = plain.topk(min(max(each._n_likeliest for each in samplers), plain.shape[1]))
+    n_top = top.indices.shape[1]
+    numbers = (tokens.double(), plain.gather(-1, tokens) - total, top.indices.double(), top.values - total)
+    rows = torch.cat(numbers, -1).tolist()  # the one wait; token ids are exact in fp64
+    picked = []
+    for sampler, (token, log_probability, *others) in zip(samplers, rows, strict=True):
+        likeliest = [(int(index), value) for index, value in zip(others[:n_top], others[n_top:], strict=True)]
+        picked.append(sampler.take(int(token), log_probability, likeliest[: sampler._n_likeliest]))
+    return picked
+
+
+def _chosen(samplers: Sequence[Sampler], plain: Tensor) -> Tensor:
+    """Token ids [rows] for logits [rows, vocabulary]."""
+    logits = plain
+    if any(each._penalises for each in samplers):
+        logits = torch.stack([each._penalised(row) for each, row in zip(samplers, plain, strict=True)])
+    drawing = [row for row, each in enumerate(samplers) if each._sampling.temperature]
+    if len(drawing) == len(samplers):
+        return _drawn(samplers, logits)
+    tokens = logits.argmax(-1)
+    if drawing:
+        tokens[drawing] = _drawn([samplers[row] for row in drawing], logits[drawing])
+    return tokens
+
+
+def _drawn(samplers: Sequence[Sampler], logits: Tensor) -> Tensor:
+    """Token ids [rows], drawn: the first token up to which the probabilities add up to more than the drawn part."""
+    wanted = [each._drawing() for each in samplers]
+    columns = torch.tensor(wanted, dtype=torch.float64).to(logits.device, non_blocking=True)
+    temperature, top_k, top_p, drawn = columns[:, :, None].unbind(1)  # [rows, 1]
+    logits = logits / temperature.float()
+    most = int(max(k for _, k, _, _ in wanted))
+    if most:
+        ordered = logits.topk(min(most, logits.shape[1])).values
+        floor = ordered.gather(-1, (top_k.long() - 1).clamp(0, ordered.shape[1] - 1))
+        logits = logits.masked_fill((logits < floor) & (top_k > 0), float("-inf"))
+    probabilities = logits.softmax(-1)
+    if any(p < 1.0 for _, _, p, _ in wanted):
+        ordered, order = probabilities.sort(descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= top_p
+        probabilities = probabilities.scatter(-1, order, ordered.masked_fill(beyond, 0.0))
+    below = probabilities.double().cumsum(-1)
+    token = torch.searchsorted(below, below[:, -1:] * drawn, right=True)
+    return token[:, 0].clamp_max(logits.shape[1] - 1)

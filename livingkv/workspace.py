@@ -12,8 +12,10 @@ size that is the plain computation, to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,6 +88,7 @@ class Workspace:
         self.keys = torch.empty(size, dtype=shape.dtype, device=device)
         self.values = torch.empty(size, dtype=shape.dtype, device=device)
         self.positions = torch.zeros(capacity, dtype=torch.int64)  # on the CPU: read by Python
+        self._places = self.positions.numpy()  # the same memory, of which a single number is quick to write
         self.size_bytes = self.keys.nbytes + self.values.nbytes
         self.start = 0
         self.end = 0
@@ -187,7 +190,7 @@ class Workspace:
         `finish(1)`. Does nothing on the device."""
         assert self.room > 0, "a pass must fit the workspace"
         first, rules = self.next_position, self._dual_chunk
-        self.positions[self.end] = first
+        self._places[self.end] = first
         factor = self._rope.attention_factor**2
         if rules is None:
             return OneToken(self, self.start, self.end, ((self.end + 1, first),), factor)
@@ -200,12 +203,11 @@ class Workspace:
 
     def _chunks(self, rules: DualChunk) -> Iterator[tuple[int, int, int]]:
         """Attended slots [lo, hi) whose keys are of one chunk, and which."""
-        every = torch.div(self.positions[self.start : self.end], period(rules), rounding_mode="floor")
-        chunks, counts = torch.unique_consecutive(every, return_counts=True)
-        lo = self.start
-        for chunk, count in zip(chunks.tolist(), counts.tolist(), strict=True):
-            yield lo, lo + count, chunk
-            lo += count
+        every = self._places[self.start : self.end] // period(rules)
+        edges = [0, *(np.flatnonzero(every[1:] != every[:-1]) + 1).tolist(), len(every)]
+        for lo, hi in pairwise(edges):
+            if lo < hi:
+                yield self.start + lo, self.start + hi, int(every[lo])
 
     def _variant(self, rules: DualChunk, first: int, n_tokens: int, key_chunk: int) -> Rotation:
         assert self._own is not None

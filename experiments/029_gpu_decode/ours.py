@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from shape import SINKS, Scale
 from theirs import peak_bytes, reset_peak, wait
-from torch import Tensor
 
-from livingkv.batched_decode import DecodeStep
+from livingkv.batched_decode import DecodeStep, Outcome
 from livingkv.codec import KV
 from livingkv.engine import Engine
 from livingkv.hot_window import HotWindow, window_start
@@ -42,7 +41,10 @@ def session(engine: Engine, scale: Scale, n_tokens: int) -> HotWindow:
 
 @torch.inference_mode()
 def decode(engine: Engine, sessions: Sequence[HotWindow], n_steps: int, *, records: bool) -> dict[str, Any]:
-    """Tokens a second of all sessions together: passes, greedy choice with its probability, sealing of pages."""
+    """Tokens a second of all sessions together: passes, greedy choice with its probability, sealing of pages.
+
+    replay_ms: what the device takes for a step; host_share: the part of the median step in which it has nothing to do.
+    """
     runner, device = engine.runner, engine.model.device
     runner.records = records
     samplers = [Sampler(Sampling()) for _ in sessions]
@@ -50,30 +52,34 @@ def decode(engine: Engine, sessions: Sequence[HotWindow], n_steps: int, *, recor
     reset_peak(device)
     times = []
     for _ in range(WARM_UP + n_steps):
-        wait(device)
         started = perf_counter()
-        steps = [DecodeStep(token, hot) for token, hot in zip(tokens, sessions, strict=True)]
-        rows = [_logits(row) for row in runner.logits_of(steps)]
-        tokens = [sampler.pick(row[0, -1]) for sampler, row in zip(samplers, rows, strict=True)]
+        steps = [DecodeStep(*each) for each in zip(tokens, sessions, samplers, strict=True)]
+        tokens = [_picked(*each) for each in zip(samplers, runner.logits_of(steps), strict=True)]
         for hot in sessions:
             hot.take_sealed()
         times.append(perf_counter() - started)
+    wait(device)
     taken = sum(times[WARM_UP:])
     decoder = runner._shared.decoder if records else None
     recording = decoder.recording(len(sessions)) if decoder is not None else None
+    median_ms = 1000 * sorted(times[WARM_UP:])[n_steps // 2]
+    # the rows of the last step once more, at the length that they have
+    replay_ms = 1000 * decoder._recorder.seconds(recording.replay) if decoder is not None and recording else None
     return {
         "n_rows": len(sessions),
         "n_steps": n_steps,
         "attended": sessions[0].n_attended,
         "tokens_per_s": len(sessions) * n_steps / taken,
-        "median_ms": 1000 * sorted(times[WARM_UP:])[n_steps // 2],
+        "median_ms": median_ms,
         "way": None if recording is None else recording.way,
-        "replay_ms": None if recording is None else 1000 * recording.seconds,
+        "replay_ms": replay_ms,
+        "host_share": None if replay_ms is None else 1 - replay_ms / median_ms,
         "peak_bytes": peak_bytes(device),
     }
 
 
-def _logits(outcome: Tensor | Exception) -> Tensor:
+def _picked(sampler: Sampler, outcome: Outcome) -> int:
+    """Every way to a token waits for the device."""
     if isinstance(outcome, Exception):
         raise outcome
-    return outcome
+    return outcome if isinstance(outcome, int) else sampler.pick(outcome[0, -1])

@@ -3,9 +3,11 @@
     python experiments/029_gpu_decode/run.py [--out FILE] [--parts a,b] [--tiny]
 
 In one process on one device: the bandwidth of its memory, Hugging Face's decoding at the window's length and with whole
-caches, livingkv's passes and recorded steps for sessions of two lengths and for several sessions at once, the time of
-every kernel, peaks of memory, and 4-bit weights where bitsandbytes is. A part that fails says so and the others go on;
-the file is written after each. --tiny: a dry run in small, also without a GPU.
+caches, as it comes and without cuDNN's attention, livingkv's passes and recorded steps for sessions of two lengths and
+for several sessions at once, the time of every kernel, peaks of memory, and 4-bit weights where bitsandbytes is. A part
+that fails says so and the others go on; the file is written after each. `compared` sets each length beside the better
+of Hugging Face's ways. The part `quick` is the most telling of it in a minute, and is run only when it is named.
+--tiny: a dry run in small, also without a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import gc
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -102,27 +104,32 @@ class Bench:
         limit = max(speeds.values()) / bytes_per_token
         return {"bytes_per_s": speeds, "weight_bytes_per_token": bytes_per_token, "limit_tokens_per_s": limit}
 
-    def huggingface(self) -> list[dict[str, Any]]:
-        """Its own decoding, at the window's length and with everything in the cache."""
-        lengths = (self.scale.window + 16, *self.scale.full)
-        return [_tried(partial(decode_whole_cache, self.network, self.scale, n, 48)) for n in lengths]
+    def huggingface(self, n_steps: int = 48, full: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """Its own decoding, at the window's length and with everything in the cache; with cuDNN's attention, which it
+        takes by itself, and without."""
+        lengths = (self.scale.window + 16, *(self.scale.full if full is None else full))
+        return [
+            _tried(partial(decode_whole_cache, self.network, self.scale, n, n_steps, cudnn=cudnn))
+            for n in lengths
+            for cudnn in (True, False)
+        ]
 
-    def lengths(self, *, chunked: bool) -> list[dict[str, Any]]:
-        """One session, of each length; by passes and recorded."""
+    def lengths(self, *, chunked: bool, n_times: int = 2, ways: Sequence[bool] = (False, True)) -> list[dict[str, Any]]:
+        """One session, of each length; by passes and recorded. n_times: the spread is to be seen."""
         found = []
-        for n_tokens in (*self.scale.lengths, *self.scale.lengths):  # twice: the spread is to be seen
-            for records in (False, True):
+        for n_tokens in self.scale.lengths * n_times:
+            for records in ways:
                 hot = session(self.engine(chunked=chunked), self.scale, n_tokens)
                 n_steps = self.scale.n_steps if records else self.scale.n_steps // 2
                 taken = decode(self.engine(chunked=chunked), [hot], n_steps, records=records)
                 found.append({"n_stored": n_tokens, "recorded": records, **taken})
         return found
 
-    def several(self) -> list[dict[str, Any]]:
+    def several(self, sizes: Sequence[int] = SIZES, ways: Sequence[bool] = (True, False)) -> list[dict[str, Any]]:
         """Several sessions at once."""
         engine, found = self.engine(), []
-        for size in SIZES:
-            for records in (True, False):
+        for size in sizes:
+            for records in ways:
                 sessions = [session(engine, self.scale, self.scale.lengths[0] + 640 * n) for n in range(size)]
                 found.append(
                     {
@@ -131,6 +138,21 @@ class Bench:
                     }
                 )
         return found
+
+    def quick(self) -> dict[str, Any]:
+        """What tells most, in a minute."""
+        parts: dict[str, Callable[[], Any]] = {
+            "bandwidth": self.bandwidth,
+            "huggingface": lambda: self.huggingface(24, self.scale.full[-2:]),
+            "plain": lambda: self.lengths(chunked=False, n_times=1, ways=(True,)),
+            "several": lambda: self.several((1, 8), (True,)),
+        }
+        found: dict[str, Any] = {"part_s": {}}
+        for name, part in parts.items():
+            began = perf_counter()
+            found[name] = _tried(part)
+            found["part_s"][name] = perf_counter() - began
+        return found | {"compared": compared(found)}
 
     def kernels(self) -> list[dict[str, Any]]:
         """The time of every kernel of a recorded step, for one row and for eight."""
@@ -198,24 +220,28 @@ class Bench:
         return found
 
     def four_bit(self) -> dict[str, Any]:
-        """NF4 weights: memory with the window, and speed. The packing itself is not counted."""
-        from bitsandbytes.nn import Linear4bit
-
+        """NF4 weights: memory with the window, beside the 7 GiB that it may take, and speed. The packing itself is not
+        counted."""
         self.let_go()
         for layer in self.network.base_model.layers:
             for block in (layer.self_attn, layer.mlp):
                 for name, child in list(block.named_children()):
                     if type(child) is torch.nn.Linear:
-                        setattr(block, name, _packed(child, Linear4bit, self.scale.dtype))
+                        setattr(block, name, _packed(child, self.scale.dtype))
+                    del child
         reset_peak(self.device)
+        weights = torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None
         engine = self.engine()
         hot = engine.hot_window(_settings(self.scale), 16)
         engine.runner.read(torch.zeros(self.scale.window, dtype=torch.int64, device=self.device), hot)
-        read_peak = peak_bytes(self.device)
-        sessions = [session(engine, self.scale, n) for n in self.scale.lengths]
-        one = decode(engine, sessions[:1], self.scale.n_steps // 2, records=True)
-        passes = decode(engine, sessions[1:], self.scale.n_steps // 2, records=False)
-        return {"peak_bytes_reading": read_peak, "recorded": one, "passes": passes}
+        found = {"weight_bytes": weights, "limit_bytes": 7 << 30, "peak_bytes_reading": peak_bytes(self.device)}
+        del hot
+        for name, records in (("recorded", True), ("passes", False)):
+            n_steps = self.scale.n_steps // 2
+            alone = [session(engine, self.scale, self.scale.lengths[0])]
+            found[name] = _tried(partial(decode, engine, alone, n_steps, records=records))
+            del alone
+        return found
 
 
 def _settings(scale: Scale) -> Any:
@@ -224,18 +250,44 @@ def _settings(scale: Scale) -> Any:
     return Settings(window_tokens=scale.window)
 
 
-def _packed(linear: Any, kind: Any, dtype: torch.dtype) -> Any:
-    packed = kind(
-        linear.in_features,
-        linear.out_features,
-        bias=linear.bias is not None,
-        compute_dtype=dtype,
-        quant_type="nf4",
-        compress_statistics=True,
-        device="cpu",
-    )
-    packed.load_state_dict({name: part.detach().cpu().clone() for name, part in linear.state_dict().items()})
-    return packed.to(linear.weight.device).requires_grad_(False)
+def _packed(linear: Any, dtype: torch.dtype) -> Any:
+    """As transformers packs a checkpoint's weight."""
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    how = {"quant_type": "nf4", "compress_statistics": True}
+    sizes = linear.in_features, linear.out_features
+    packed = Linear4bit(*sizes, bias=False, compute_dtype=dtype, device="meta", **how)
+    packed.weight = Params4bit(linear.weight.data, requires_grad=False, **how).to(linear.weight.device)
+    packed.bias = linear.bias
+    return packed.eval()
+
+
+def compared(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Medians beside the better of Hugging Face's ways, at the window's length and for whole caches; eight rows beside
+    one. None where a part of it is missing."""
+    try:
+        theirs: dict[int, float] = {}
+        for row in found["huggingface"]:
+            if "error" not in row:
+                theirs[row["n_cached"]] = max(theirs.get(row["n_cached"], 0.0), row["tokens_per_s"])
+        ours = {
+            n: sorted(row["tokens_per_s"] for row in found["plain"] if row["recorded"] and row["n_stored"] == n)
+            for n in {row["n_stored"] for row in found["plain"]}
+        }
+        several = {row["n_rows"]: row["tokens_per_s"] for row in found["several"] if row["recorded"]}
+        return {
+            "huggingface_tokens_per_s": theirs,
+            "recorded_tokens_per_s": {n: speeds[len(speeds) // 2] for n, speeds in ours.items()},
+            "times_huggingface": {
+                f"{n} stored, {m} cached": speeds[len(speeds) // 2] / speed
+                for n, speeds in ours.items()
+                for m, speed in theirs.items()
+            },
+            "share_of_limit": max(max(speeds) for speeds in ours.values()) / found["bandwidth"]["limit_tokens_per_s"],
+            "eight_rows_by_one": several[8] / several[1],
+        }
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
 
 
 def _tried(part: Callable[[], Any]) -> Any:
@@ -266,17 +318,18 @@ def main(out: Path = RESULT, parts: str = "", tiny: bool = False) -> None:
         "tiles": bench.tiles,
         "dual_chunk": lambda: bench.lengths(chunked=True),
         "four_bit": bench.four_bit,
+        "quick": bench.quick,
     }
     if bench.device.type != "cuda":
         del every["tiles"], every["kernels"]
-    if find_spec("bitsandbytes") is None or bench.device.type != "cuda":
+    if find_spec("bitsandbytes") is None:
         del every["four_bit"]
-    for name in parts.split(",") if parts else every:
+    for name in parts.split(",") if parts else [name for name in every if name != "quick"]:
         began = perf_counter()
         document[name] = _tried(every[name])
         document.setdefault("part_s", {})[name] = perf_counter() - began
         print(f"{name}: {perf_counter() - began:.1f} s", document[name], flush=True)
-        write_json(out, document | {"log": log.lines})
+        write_json(out, document | {"compared": compared(document), "log": log.lines})
         gc.collect()
 
 

@@ -36,7 +36,7 @@ class Scale:
 def scale_of(tiny: bool) -> Scale:
     """The real one, or that of a dry run."""
     if tiny:
-        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 304}
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 304}
         config = Qwen2Config(**sizes, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
         return Scale(config, torch.float32, DualChunk(256, 32, 256), 128, (300, 900), (500,), 70, 1 << 20)
     config = Qwen2Config(

@@ -32,8 +32,21 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 @torch.inference_mode()
-def decode_whole_cache(network: Any, scale: Scale, n_cached: int, n_steps: int) -> dict[str, Any]:
-    """Tokens a second with `n_cached` random keys and values in the cache, of `n_steps` after some to warm up."""
+def decode_whole_cache(network: Any, scale: Scale, n_cached: int, n_steps: int, *, cudnn: bool) -> dict[str, Any]:
+    """Tokens a second with `n_cached` random keys and values in the cache, of `n_steps` after some to warm up.
+
+    cudnn: sdpa may take cuDNN's attention, as it comes; it makes a plan for every length that it has not seen, which
+    takes longer than attention. Otherwise sdpa takes another of its own.
+    """
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+    try:
+        return {"cudnn_attention": cudnn, **_decoded(network, scale, n_cached, n_steps)}
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
+def _decoded(network: Any, scale: Scale, n_cached: int, n_steps: int) -> dict[str, Any]:
     device, config = network.device, scale.config
     reset_peak(device)
     cache = DynamicCache()

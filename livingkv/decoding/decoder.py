@@ -1,8 +1,8 @@
-"""Decode steps by recordings: one replay reads a token into each of several workspaces and leaves their logits.
+"""Decode steps by recordings: one replay reads a token into each of several workspaces and leaves logits and choices.
 
 Knows the ways in which a step may be computed, which of them agree with the network's own pass, and which is the
-quickest; knows no sessions and no sampling. Nothing here is needed for a right answer: what cannot be recorded, or
-differs from the network's own pass, is left to that one, with a line in the log.
+quickest; knows no sessions, and of sampling only who does it. Nothing here is needed for a right answer: what cannot be
+recorded, or differs from the network's own pass, is left to that one, with a line in the log.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from livingkv.batched_decode import DecodeStep, Outcome
 from livingkv.codec import PageShape
+from livingkv.decoding.choices import Choices
 from livingkv.decoding.network import Step
 from livingkv.decoding.recording import Recorder
 from livingkv.decoding.table import MAX_RUNS, Table
 from livingkv.models import LoadedModel
 from livingkv.positions import period
-from livingkv.workspace import OneToken, Workspace
+from livingkv.sampling import Sampler, pick_all
+from livingkv.workspace import AttentionState, OneToken, Workspace
 
 LOG = logging.getLogger("livingkv.decoding")
 
@@ -45,10 +48,6 @@ class OneTokenState(Protocol):
 
     def one_token(self) -> OneToken:
         """See Workspace.one_token."""
-        ...
-
-    def finish(self, n_tokens: int) -> None:
-        """See AttentionState."""
         ...
 
 
@@ -76,7 +75,9 @@ class Decoder:
         self._ways = tuple(ways)
         self._table = Table(self._space(1), SIZES[-1], model.rope.inverse_frequencies)
         self._logits = torch.zeros((SIZES[-1], model.shape.vocab_size), device=model.device)  # fp32
+        self._choices = Choices(SIZES[-1], model.device)
         self._made: dict[int, Recording | None] = {}
+        self._tellable: dict[type, bool] = {}
 
     def recording(self, n_rows: int) -> Recording | None:
         """The recording that takes `n_rows` rows, made now if need be; None where none agrees. Blocks."""
@@ -94,29 +95,71 @@ class Decoder:
                 return
 
     @torch.inference_mode()
-    def logits(self, tokens: Sequence[int], states: Sequence[object]) -> list[Tensor | Exception] | None:
-        """A token is read into each state: logits in fp32 [1, 1, vocabulary], or what its `finish` raised. None, and
-        nothing was read, where one of the states or this number of them cannot be taken. Queued, not waited for."""
-        able = [state for state in states if isinstance(state, OneTokenState)]
-        if len(able) < len(states):
+    def run(self, steps: Sequence[DecodeStep]) -> list[Outcome] | None:
+        """A token is read into each state, and samplers pick. None, and nothing was read, where one of the states or
+        this number of them cannot be taken. Waits where there are samplers; is queued and not waited for otherwise."""
+        rows = self._rows(steps)
+        if rows is None:
             return None
-        groups = [slice(lo, lo + SIZES[-1]) for lo in range(0, len(able), SIZES[-1])]
-        recordings = [self.recording(len(able[group])) for group in groups]
-        rows = [state.one_token() for state in able]
-        if None in recordings or any(len(row.runs) > MAX_RUNS for row in rows):
+        groups = [slice(lo, lo + SIZES[-1]) for lo in range(0, len(steps), SIZES[-1])]
+        recordings = [self.recording(len(steps[group])) for group in groups]
+        if None in recordings:
             return None
-        out: list[Tensor | Exception] = []
+        out: list[Outcome] = []
         for group, recording in zip(groups, recordings, strict=True):
             assert recording is not None
-            some = self._run(recording, tokens[group], rows[group])
-            out += [_finished(state, row) for state, row in zip(able[group], some, strict=True)]
+            out += self._run(recording, steps[group], rows[group])
         return out
 
-    def _run(self, recording: Recording, tokens: Sequence[int], rows: Sequence[OneToken]) -> Sequence[Tensor]:
+    def _rows(self, steps: Sequence[DecodeStep]) -> list[OneToken] | None:
+        rows = []
+        for step in steps:
+            kind = type(step.state)
+            if kind not in self._tellable:
+                self._tellable[kind] = isinstance(step.state, OneTokenState)  # slow, for a question of each token
+            if not self._tellable[kind]:
+                return None
+            row: OneToken = cast(OneTokenState, step.state).one_token()
+            if len(row.runs) > MAX_RUNS:
+                return None
+            rows.append(row)
+        return rows
+
+    def _run(self, recording: Recording, steps: Sequence[DecodeStep], rows: Sequence[OneToken]) -> list[Outcome]:
+        self._replay(recording, [step.token for step in steps], rows)
+        wants_choices = any(step.sampler is not None and step.sampler.is_greedy for step in steps)
+        if wants_choices:
+            self._choices.fetch()
+        outcomes: dict[int, Outcome] = {}
+        for row, step in enumerate(steps):  # while the device computes
+            if (error := _finished(step.state)) is not None:
+                outcomes[row] = error
+        picking: dict[int, Sampler] = {}
+        choices = self._choices.fetched(len(steps)) if wants_choices else []
+        for row, step in enumerate(steps):
+            if row in outcomes:
+                continue
+            if step.sampler is None:
+                outcomes[row] = self._logits[row].clone()[None, None]
+            elif step.sampler.is_greedy:
+                outcomes[row] = step.sampler.take(*choices[row])
+            else:
+                picking[row] = step.sampler
+        outcomes |= self._picked(picking)
+        return [outcomes[row] for row in range(len(steps))]
+
+    def _picked(self, samplers: dict[int, Sampler]) -> dict[int, int]:
+        """Of each row the token that its sampler picks, all at once."""
+        if not samplers:
+            return {}
+        rows = list(samplers)
+        logits = self._logits[: len(rows)] if rows == list(range(len(rows))) else self._logits[rows]
+        return dict(zip(rows, pick_all(list(samplers.values()), logits), strict=True))
+
+    def _replay(self, recording: Recording, tokens: Sequence[int], rows: Sequence[OneToken]) -> None:
         self._table.write(tokens, rows, recording.n_rows)
         recording.replay()
         self._table.forget()
-        return self._logits[: len(rows)].clone()[:, None, None].unbind()
 
     def _record(self, size: int) -> Recording | None:
         probe = _Probe(self._model, self._eager, [self._space(_PROBE_TOKENS + 2) for _ in range(size)])
@@ -137,13 +180,14 @@ class Decoder:
 
             def into_place() -> None:
                 self._logits[:size].copy_(step(size))
+                self._choices.choose(self._logits[:size])
 
             self._table.write(probe.tokens, probe.rows(), size)
             recording = Recording(name, size, self._recorder.record(into_place), 0.0)
             probe.blank()
             self._logits.fill_(float("nan"))
-            got = torch.cat(list(self._run(recording, probe.tokens, probe.rows())))[:, 0]
-            error = probe.error(got)
+            self._replay(recording, probe.tokens, probe.rows())
+            error = probe.error(self._logits[:size])
             if not error <= TOLERANCE[self._model.dtype]:
                 LOG.info("decode steps by %s differ from the network's own by %.3g: not used", name, error)
                 return None
@@ -211,9 +255,9 @@ def _distance(got: Tensor, want: Tensor) -> Tensor:
     return far
 
 
-def _finished(state: OneTokenState, logits: Tensor) -> Tensor | Exception:
+def _finished(state: AttentionState) -> Exception | None:
     try:
         state.finish(1)
     except Exception as error:  # the edge of a row: told to whoever asked for it
         return error
-    return logits
+    return None

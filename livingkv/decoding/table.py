@@ -23,6 +23,7 @@ recalled from all over a store may have more, and then the step is not taken."""
 KEYS, VALUES, CAPACITY, START, END, TOKEN, FACTOR, HI = 0, 1, 2, 3, 4, 5, 6, 7
 POSITION = HI + MAX_RUNS
 N_FIELDS = POSITION + MAX_RUNS + 1  # even, so that rows are aligned to 16 bytes
+_ROW = struct.Struct(f"={FACTOR}qd{N_FIELDS - HI}q")
 
 
 class Angles(NamedTuple):
@@ -43,6 +44,9 @@ class Table:
         self.rows: tuple[OneToken, ...] = ()
         self._frequencies = frequencies.to(device)  # fp64, the device's own copy
         self._host = torch.zeros((max_rows, N_FIELDS), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._bytes = self._host.numpy().data.cast("B")
+        self._anchored = anchor.keys.data_ptr(), anchor.values.data_ptr(), anchor.keys.element_size()
+        self._idle = OneToken(anchor, 0, 0, ((1, 0),), 1.0)
         self._copied: torch.cuda.Event | None = None
         if device.type == "cuda":
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -52,11 +56,11 @@ class Table:
         Queued on the current stream. Waits only where the write before has not been copied yet."""
         if self._copied is not None:
             self._copied.synchronize()
-        idle = OneToken(self.anchor, 0, 0, ((1, 0),), 1.0)
-        self.rows = (*rows, *[idle] * (n_rows - len(rows)))
-        numbers = [self._fields(row, token) for row, token in zip(self.rows, (*tokens, *[0] * n_rows), strict=False)]
-        self._host[:n_rows] = torch.tensor(numbers, dtype=torch.int64)
-        self.device[:n_rows].copy_(self._host[:n_rows], non_blocking=True)
+        n_idle = n_rows - len(rows)
+        self.rows = (*rows, *[self._idle] * n_idle)
+        for index, (row, token) in enumerate(zip(self.rows, (*tokens, *[0] * n_idle), strict=True)):
+            self._write_row(index, row, token)
+        self.device.copy_(self._host, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 
@@ -78,27 +82,24 @@ class Table:
         angles = positions[:, :, None] * self._frequencies
         return Angles(angles.cos().float(), angles.sin().float())
 
-    def _fields(self, row: OneToken, token: int) -> list[int]:
-        space, anchor = row.space, self.anchor
-        assert len(row.runs) <= MAX_RUNS and space.keys.shape[:2] == anchor.keys.shape[:2]
-        idle = [row.runs[-1]] * (MAX_RUNS - len(row.runs))
-        runs = (*row.runs, *idle)
-        return [
-            _distance(space.keys, anchor.keys),
-            _distance(space.values, anchor.values),
-            space.capacity,
+    def _write_row(self, index: int, row: OneToken, token: int) -> None:
+        keys, values = row.space.keys, row.space.values
+        assert len(row.runs) <= MAX_RUNS and keys.is_contiguous() and values.is_contiguous()
+        to_keys, to_values, size = self._anchored
+        to_keys, to_values = keys.data_ptr() - to_keys, values.data_ptr() - to_values
+        assert to_keys % size == to_values % size == 0
+        ends, positions = zip(*row.runs, *[row.runs[-1]] * (MAX_RUNS - len(row.runs)), strict=True)
+        _ROW.pack_into(
+            self._bytes,
+            index * _ROW.size,
+            to_keys // size,
+            to_values // size,
+            row.space.capacity,
             row.start,
             row.end,
             token,
-            struct.unpack("<q", struct.pack("<d", row.factor))[0],
-            *(hi for hi, _ in runs),
-            *(position for _, position in runs),
-            *[0] * (N_FIELDS - POSITION - MAX_RUNS),
-        ]
-
-
-def _distance(buffer: Tensor, anchor: Tensor) -> int:
-    """In elements."""
-    distance, rest = divmod(buffer.data_ptr() - anchor.data_ptr(), buffer.element_size())
-    assert rest == 0 and buffer.is_contiguous()
-    return distance
+            row.factor,
+            *ends,
+            *positions,
+            0,
+        )

@@ -33,6 +33,7 @@ _BUILD = (
     AssertionError,
 )
 _MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 17
+_OF_TOKENS = ("resident_parameters", "steady_parameters", "active_parameters", "reading_parameters")
 _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "expert_bytes": 0.0}
 
 
@@ -136,23 +137,12 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
     if tied and outer is not None and outer.weight is not inner:
         total -= outer.weight.numel()
     embedding = 0 if tied else inner.numel()
+    head = 0 if outer is None else outer.weight.numel()
     values |= {"parameters": total, "native_context": getattr(config, "max_position_embeddings", None)}
     why_not["native_context"] = "the config does not say max_position_embeddings"
     experts, one = _experts(network, config, why_not)
     values |= experts
-    if (
-        experts["experts"] is not None
-        and experts["moe_layers"] is not None
-        and experts["experts_per_token"] is not None
-    ):
-        inside = experts["moe_layers"] * experts["experts"] * (one or 0)
-        steady = total - inside - embedding
-        chosen = experts["moe_layers"] * experts["experts_per_token"] * (one or 0)
-        values |= {
-            "resident_parameters": total - inside,
-            "steady_parameters": steady,
-            "active_parameters": steady + chosen,
-        }
+    values |= _by_use(total, embedding, head, experts, one or 0)
     return Counted(
         config.model_type,
         values,
@@ -165,12 +155,26 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
     )
 
 
+def _by_use(
+    total: int, embedding: int, head: int, experts: Mapping[str, float | None], one: float
+) -> dict[str, float | None]:
+    """Parameters outside of the experts, and those that a token is multiplied with; none where experts are unknown.
+    embedding, head: parameters of the input's table and of the output's; one: of one expert."""
+    layers, n_experts, chosen = (experts[name] for name in ("moe_layers", "experts", "experts_per_token"))
+    if layers is None or n_experts is None or chosen is None:
+        return {}
+    resident = total - layers * n_experts * one
+    active = resident - embedding + layers * chosen * one
+    found = {"resident_parameters": resident, "steady_parameters": resident - embedding}
+    return {**found, "active_parameters": active, "reading_parameters": active - head}
+
+
 def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[str, float | None], float | None]:
     """Values of the symbols of experts, and the parameters of one."""
     modules = [module for module in network.modules() if is_experts(module)]
     has_some = any((getattr(config, name, None) or 0) > 1 for name in _COUNTS)
     unknown: dict[str, float | None] = dict.fromkeys(_NO_EXPERTS)
-    related = (*_NO_EXPERTS, "resident_parameters", "steady_parameters", "active_parameters")
+    related = (*_NO_EXPERTS, *_OF_TOKENS)
     if not modules and not has_some:
         return dict(_NO_EXPERTS), None
     sizes = {
@@ -182,9 +186,7 @@ def _experts(network: Any, config: Any, why_not: dict[str, str]) -> tuple[dict[s
         return unknown, None
     ((n_experts, size),) = sizes
     if chosen is None:
-        why_not |= dict.fromkeys(
-            ("experts_per_token", "steady_parameters", "active_parameters"), "the config does not say"
-        )
+        why_not |= dict.fromkeys(("experts_per_token", *_OF_TOKENS), "the config does not say")
     values: dict[str, float | None] = {"moe_layers": len(modules), "experts": n_experts, "experts_per_token": chosen}
     return {**values, "expert_bytes": None}, size
 

@@ -16,6 +16,7 @@ MODEL_SYMBOLS = (
     "active_parameters",
     "resident_parameters",
     "steady_parameters",
+    "reading_parameters",
     "weight_bits",
     "resident_bits",
     "steady_bits",

@@ -101,9 +101,15 @@ def _weights(
     if experts and (not layers or chosen is None):
         reason = "the file's experts are stored in a way that is not understood"
         names = ("moe_layers", "experts_per_token", "expert_bytes", "resident_parameters", "steady_parameters")
-        return {**values, **dict.fromkeys(names)}, dict.fromkeys((*names, "active_parameters"), reason), None
+        return (
+            {**values, **dict.fromkeys(names)},
+            dict.fromkeys((*names, "active_parameters", "reading_parameters"), reason),
+            None,
+        )
     size = in_experts / (layers * experts) if layers and experts else None
-    values["active_parameters"] = steady + (layers * (chosen or 0) * size if size else 0)
+    active = steady + (layers * (chosen or 0) * size if size else 0)
+    head = tensors[_OUTPUT if _OUTPUT in tensors else _EMBEDDING].n_elements
+    values |= {"active_parameters": active, "reading_parameters": active - head}
     return values, {}, size
 
 

@@ -25,7 +25,6 @@ FIXED: Mapping[str, tuple[float, str]] = {
     "window": (4096, "the default of window_tokens"),
     "ram_pages": (1 << 28, "the default of ram_budget_bytes"),
     "index_bytes": (43.66, "measured: experiments/022_turn_latency, a store of 2,557,117 tokens without KV"),
-    "store_fixed": (983_000, "measured: the catalog of small stores, experiments/003_codec and 034_plan"),
     "cache_hit": (0, "as if memory held no expert"),
     "days_month": (30, "a month of 30 days"),
 }

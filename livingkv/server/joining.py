@@ -1,4 +1,4 @@
-"""Decode steps of calls that run in steps, done together: each pauses with its step, and goes on with its logits.
+"""Decode steps of calls that run in steps, done together: each pauses with its step, and goes on with what it gave.
 
 Knows calls that pause and a runner's `logits_of`; knows nothing of jobs, of time or of what is generated. On the
 inference thread only.
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from livingkv.batched_decode import DecodeStep
+from livingkv.batched_decode import DecodeStep, Outcome
 from livingkv.runner import Runner
 from livingkv.server.stepwise import pause, pause_between_passes, runs_in_steps
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """A step that waits. outcome: its logits or its error, None until it was done."""
+    """A step that waits. outcome: None until it was done."""
 
     runner: Runner
     step: DecodeStep
-    outcome: Tensor | Exception | None = None
+    outcome: Outcome | None = None
 
 
 class Joining:
@@ -53,8 +53,8 @@ class Joining:
             torch.cuda.current_stream(self._device).synchronize()
 
     def run(self) -> None:
-        """Do all that wait, in the order in which they came. Their calls go on, with logits or an error, when they have
-        their next step."""
+        """Do all that wait, in the order in which they came. Their calls go on, with the outcome, when they have their
+        next step."""
         waiting, self._waiting = self._waiting, []
         for lo in range(0, len(waiting), self._max_batch):
             some = waiting[lo : lo + self._max_batch]
@@ -66,8 +66,8 @@ class Joining:
                 each.outcome = outcome
             self._told(len(some))
 
-    def _join(self, runner: Runner, step: DecodeStep) -> Tensor | None:
-        """The logits, once they are there; None outside of steps or where none were made. Raises the state's error."""
+    def _join(self, runner: Runner, step: DecodeStep) -> Tensor | int | None:
+        """The logits or the token, once there; None outside of steps or where none came. Raises the state's error."""
         if not runs_in_steps():
             return None
         asked, counted = _Asked(runner, step), (runner.n_prefilled, runner.n_passes)

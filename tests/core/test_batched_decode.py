@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from livingkv.batched_decode import DecodeStep
+from livingkv.batched_decode import DecodeStep, Outcome
 from livingkv.engine import Engine
 from livingkv.errors import RecordDamaged
 from livingkv.hot_window import HotWindow
@@ -35,7 +35,7 @@ def windows(engine: Engine, lengths: Sequence[int] = LENGTHS) -> list[HotWindow]
     return made
 
 
-def of(outcome: Tensor | Exception) -> Tensor:
+def of(outcome: Outcome) -> Tensor:
     """The logits [vocabulary] of a row that did not fail."""
     assert isinstance(outcome, Tensor), outcome
     return outcome[0, -1]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from livingkv.batched_decode import DecodeStep
 from livingkv.decoding.decoder import Decoder
 from livingkv.decoding.parts import NotPlain, parts_of
 from livingkv.engine import Engine
 from livingkv.hot_window import HotWindow
 from livingkv.models import DualChunk
+from livingkv.sampling import Sampler, Sampling
 from livingkv.settings import Settings
 from livingkv.workspace import Workspace
 from tests.decoding.rows import torch_decoder, torch_way
@@ -32,8 +36,12 @@ def read(engine: Engine, n_tokens: int, seed: int = 0) -> HotWindow:
     return hot
 
 
+def steps_of(first: Iterable[int], states: Iterable[Any]) -> list[DecodeStep]:
+    return [DecodeStep(token, state) for token, state in zip(first, states, strict=True)]
+
+
 def one(decoder: Decoder, token: int, state: HotWindow) -> Tensor:
-    outcomes = decoder.logits([token], [state])
+    outcomes = decoder.run([DecodeStep(token, state)])
     assert outcomes is not None and isinstance(outcomes[0], Tensor)
     return outcomes[0][0, -1]
 
@@ -65,7 +73,7 @@ def test_rows_are_each_their_own() -> None:
         together = [read(engine, n, seed=n) for n in lengths]
         for token in (3, 9, 27):
             want = [engine.runner.logits(torch.tensor([token + n]), state)[0, -1] for n, state in enumerate(alone)]
-            got = decoder.logits([token + n for n in range(len(lengths))], together)
+            got = decoder.run(steps_of([token + n for n in range(len(lengths))], together))
             assert got is not None
             for row, logits in zip(want, got, strict=True):
                 assert isinstance(logits, Tensor)
@@ -83,7 +91,7 @@ def test_a_state_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(states[0], "finish", broken)
     with torch.inference_mode():
-        outcomes = decoder.logits([1, 2], states)
+        outcomes = decoder.run(steps_of([1, 2], states))
     assert outcomes is not None and isinstance(outcomes[0], OSError) and isinstance(outcomes[1], Tensor)
 
 
@@ -95,8 +103,8 @@ def test_what_cannot_be_told_in_numbers_is_left_alone() -> None:
     for chunk in range(12):  # passages from all over a store
         space.push(source.view(source.start + chunk, source.start + chunk + 2), 80 * chunk)
     space.next_position = 2000
-    assert decoder.logits([1], [space]) is None and space.end == 24
-    assert decoder.logits([1], [object()]) is None
+    assert decoder.run(steps_of([1], [space])) is None and space.end == 24
+    assert decoder.run(steps_of([1], [object()])) is None
 
 
 def test_numbers_are_those_of_a_pass() -> None:
@@ -118,7 +126,7 @@ def test_a_way_that_differs_is_not_taken(caplog: pytest.LogCaptureFixture) -> No
         recording = torch_decoder(engine.runner, wrong, right).recording(2)
         assert recording is not None and (recording.way, recording.n_rows) == ("whole", 2)
         assert torch_decoder(engine.runner, wrong).recording(1) is None
-        assert torch_decoder(engine.runner, wrong).logits([1], [engine.workspace(4)]) is None
+        assert torch_decoder(engine.runner, wrong).run(steps_of([1], [engine.workspace(4)])) is None
     assert "differ from the network's own by" in caplog.text and "are not recorded" in caplog.text
 
 
@@ -178,3 +186,92 @@ def test_the_runner_takes_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     second.records = False
     assert second._recorded([]) is None
     torch.testing.assert_close(got, second.step(5, other), atol=1e-4, rtol=0)
+
+
+HOW = (
+    Sampling(),
+    Sampling(temperature=0.8, top_k=20, seed=1),
+    Sampling(presence_penalty=0.5),
+    Sampling(temperature=1.2, top_p=0.8, repetition_penalty=1.3, seed=2),
+    Sampling(temperature=0.3, seed=3),
+    Sampling(),
+    Sampling(),
+    Sampling(),
+    Sampling(temperature=0.7, top_p=0.95, top_k=7, seed=4),
+)
+
+
+def test_samplers_pick_with_the_step_as_they_do_alone() -> None:
+    engine = Engine.of(tiny_model(dual_chunk=SHORT_CHUNKS), "int8")
+    decoder = torch_decoder(engine.runner, torch_way(engine.runner, "parts"))
+    lengths = [60 + 9 * n for n in range(len(HOW))]
+    alone, together = ([Sampler(how, n_likeliest=n % 3 // 2) for n, how in enumerate(HOW)] for _ in range(2))
+    with torch.inference_mode():
+        passes, states = ([read(engine, n, seed=n) for n in lengths] for _ in range(2))
+        tokens = list(range(len(HOW)))
+        for _ in range(12):
+            logits = [engine.runner.logits(torch.tensor([t]), s) for t, s in zip(tokens, passes, strict=True)]
+            want = [sampler.pick(row[0, -1]) for sampler, row in zip(alone, logits, strict=True)]
+            steps = [DecodeStep(*each) for each in zip(tokens, states, together, strict=True)]
+            assert decoder.run(steps) == want
+            tokens = want
+    for one, other in zip(alone, together, strict=True):
+        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-4)
+        assert [[t for t, _ in row] for row in one.likeliest] == [[t for t, _ in row] for row in other.likeliest]
+    assert len(together[2].likeliest[0]) == 1 and together[0].likeliest[0] == []
+
+
+def test_logits_and_choices_of_one_step() -> None:
+    engine = Engine.of(tiny_model(), "int8")
+    decoder = torch_decoder(engine.runner, torch_way(engine.runner, "parts"))
+    greedy = Sampler(Sampling())
+    with torch.inference_mode():
+        first, second, third = (read(engine, 20) for _ in range(3))
+        picked, logits = decoder.run([DecodeStep(3, first, greedy), DecodeStep(3, second)]) or (None, None)
+        assert isinstance(logits, Tensor) and int(logits.argmax()) == picked
+        kept = logits.clone()
+        one(decoder, 9, third)
+    assert torch.equal(logits, kept), "the next step leaves them alone"
+    assert greedy.log_probabilities == pytest.approx([float(logits.log_softmax(-1).max())], abs=1e-5)
+
+
+def test_a_sampler_of_a_state_that_fails_picks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.of(tiny_model(), "int8")
+    decoder = torch_decoder(engine.runner, torch_way(engine.runner, "parts"))
+    samplers = [Sampler(how) for how in (Sampling(), Sampling(temperature=0.5), Sampling(temperature=0.5), Sampling())]
+    states = [read(engine, 30) for _ in samplers]
+
+    def broken(n_tokens: int) -> None:
+        raise OSError("no room")
+
+    for state in states[:2]:
+        monkeypatch.setattr(state, "finish", broken)
+    steps = [DecodeStep(1, state, sampler) for state, sampler in zip(states, samplers, strict=True)]
+    outcomes = decoder.run(steps)
+    assert outcomes is not None and [type(outcome) for outcome in outcomes] == [OSError, OSError, int, int]
+    assert [len(sampler.log_probabilities) for sampler in samplers] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("how", [HOW[0], HOW[3]])
+def test_what_is_generated_by_recorded_steps(monkeypatch: pytest.MonkeyPatch, how: Sampling) -> None:
+    engine = Engine.of(tiny_model(), "int8")
+    runner, states, samplers = engine.runner, [read(engine, 50) for _ in range(2)], [Sampler(how) for _ in range(2)]
+    decoder = torch_decoder(runner, torch_way(runner, "parts"))
+    monkeypatch.setattr("livingkv.runner.decoder_for", lambda model, eager, head: decoder)
+    made = []
+    for records, state, sampler in zip((False, True), states, samplers, strict=True):
+        runner.records = records
+        made.append(list(runner.generate(runner.logits(ids(3), state), state, sampler, 30)))
+    assert made[0] == made[1] and len(made[0]) > 2 and states[0].n_tokens == states[1].n_tokens
+    assert samplers[0].log_probabilities == pytest.approx(samplers[1].log_probabilities, abs=1e-4)
+
+
+def test_a_sampler_of_ones_own_is_asked() -> None:
+    class Sevens(Sampler):
+        def pick(self, logits: Tensor) -> int:
+            return 7
+
+    engine = Engine.of(tiny_model(), "int8")
+    runner, hot = engine.runner, read(engine, 50)
+    runner._shared.has_asked, runner._shared.decoder = True, torch_decoder(runner, torch_way(runner, "parts"))
+    assert list(runner.generate(runner.logits(ids(3), hot), hot, Sevens(Sampling()), 4)) == [7] * 4

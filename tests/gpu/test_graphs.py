@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from livingkv.batched_decode import DecodeStep, Outcome
 from livingkv.decoding.attending import HeadNorms, TorchAttention
 from livingkv.decoding.decoder import SIZES, TOLERANCE, Decoder
 from livingkv.decoding.ops import FusedOps, StepOps, TorchOps
@@ -48,6 +49,11 @@ def decoder_of(runner: Runner) -> Decoder:
     decoder = runner._shared.decoder
     assert decoder is not None, "a step comes first"
     return decoder
+
+
+def token_of(sampler: Sampler, outcome: Outcome) -> int:
+    assert not isinstance(outcome, Exception)
+    return outcome if isinstance(outcome, int) else sampler.pick(outcome[0, -1])
 
 
 def far(got: Tensor, want: Tensor) -> float:
@@ -125,7 +131,7 @@ def test_every_number_of_rows_is_recorded(dtype: torch.dtype) -> None:
             if decoder is None:
                 runner.step(1, read(engine, 10))
                 decoder = decoder_of(runner)
-            got = decoder.logits([token + n for n in range(n_rows)], together)
+            got = decoder.run([DecodeStep(token + n, state) for n, state in enumerate(together)])
             assert got is not None
             for row, logits in zip(want, got, strict=True):
                 assert isinstance(logits, Tensor) and far(logits[0, -1], row) < TOLERANCE[dtype]
@@ -188,6 +194,25 @@ def test_workspaces_come_and_go() -> None:
         assert ids == want
         del hot
         torch.empty(1 << (12 + n), device="cuda").fill_(float("nan"))
+
+
+def test_tokens_are_picked_with_the_step_as_by_passes() -> None:
+    engine = engine_of("qwen2", chunks=SHORT_CHUNKS)
+    runner, lengths = engine.runner, (60, 75, 90, 105, 120, 135, 150, 165, 180)
+    ways = [Sampling(), Sampling(temperature=0.7, top_k=9, top_p=0.9, seed=1), Sampling(frequency_penalty=0.4)] * 3
+    made = []
+    for records in (False, True):
+        runner.records = records
+        states, samplers = [read(engine, n, seed=n) for n in lengths], [Sampler(how) for how in ways]
+        picked = [list(range(9))]
+        for _ in range(30):
+            steps = [DecodeStep(*each) for each in zip(picked[-1], states, samplers, strict=True)]
+            picked.append([token_of(*each) for each in zip(samplers, runner.logits_of(steps), strict=True)])
+        made.append((picked, [sampler.log_probabilities for sampler in samplers], [s.n_sealed for s in states]))
+    assert decoder_of(runner).recording(8) is not None and decoder_of(runner).recording(1) is not None
+    assert made[0][0] == made[1][0] and made[0][2] == made[1][2]
+    for one, other in zip(made[0][1], made[1][1], strict=True):
+        assert one == pytest.approx(other, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.9, top_k=20, seed=3)])

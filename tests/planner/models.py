@@ -81,6 +81,7 @@ def made_up(*, page_bits: float | None = None, kind: str = "qwen2", **values: fl
         "active_parameters": 7e9,
         "resident_parameters": 8e9,
         "steady_parameters": 7e9,
+        "reading_parameters": 6.5e9,
         "weight_bits": 16.0,
         "resident_bits": 16.0,
         "steady_bits": 16.0,

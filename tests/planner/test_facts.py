@@ -73,6 +73,8 @@ def test_weights_are_those_of_a_real_network(kind: str) -> None:
     assert number(found, "resident_parameters") == total - inside
     assert number(found, "steady_parameters") == total - inside - embedding
     assert number(found, "active_parameters") == total - inside - embedding + inside // 4  # 2 of 8 experts
+    head = network.get_output_embeddings().weight.numel()
+    assert number(found, "reading_parameters") == total - inside - embedding + inside // 4 - head
     assert number(found, "weight_bits") == 16
 
 
@@ -99,6 +101,15 @@ def test_pages_are_as_large_as_the_codec_makes_them() -> None:
     size = page_bytes("int8", PageShape(4, 2, 16, torch.bfloat16))
     assert found.page_bits == pytest.approx(8 * size / (64 * 2 * 4 * 2 * 16))
     assert config_facts("gemma", config("gemma3_text")).page_bits is None
+
+
+def test_what_names_code_to_fetch_is_left_out() -> None:
+    code = {
+        "attn_implementation": "someone/kernels",
+        "_attn_implementation": "someone/kernels",
+        "auto_map": {"x": "y--z"},
+    }
+    assert config_facts("m", config("qwen2", **code)).facts == config_facts("m", config("qwen2")).facts
 
 
 def test_a_type_that_nobody_knows_leaves_everything_unknown() -> None:

@@ -58,6 +58,7 @@ def test_a_dense_model(tmp_path: Path) -> None:
     path = made(tmp_path / "dense.gguf")
     found, total = numbers(path), 2 * 6400 + 2 * (2 * 32 * 64 + 96 * 64)
     assert found["parameters"] == total and found["active_parameters"] == total - 6400
+    assert found["reading_parameters"] == total - 2 * 6400
     assert found["kv_elements"] == 2 * 64 and found["weight_bits"] == 16 and found["native_context"] == 256
     assert (found["experts"], found["sliding_window"], found["state_bytes"]) == (0, 0, 0)
     assert model_facts(str(path)).page_bits is not None

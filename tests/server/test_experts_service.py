@@ -13,7 +13,7 @@ from livingkv.models import from_network, load_model
 from livingkv.server.experts_census import ExpertsCensus, streaming_of
 from tests.experts.talking_moe import FEW_BYTES, talking_checkpoint
 from tests.experts.tiny_moe import plain_network
-from tests.server.serving import Served, said, serving
+from tests.server.serving import Served, said, serving, slowly
 from tests.tiny import tiny_tokenizer
 
 
@@ -90,7 +90,7 @@ def test_a_shard_that_is_replaced_meanwhile_is_an_error_and_no_text(tmp_path: Pa
         assert served.client.get("/health").status_code == 200
 
 
-def test_replies_share_passes(streamed: Served) -> None:
+def test_replies_share_passes(streamed: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(prefix: str) -> Iterator[str]:
         with ThreadPoolExecutor(3) as pool:
             yield from pool.map(
@@ -98,6 +98,7 @@ def test_replies_share_passes(streamed: Served) -> None:
             )
 
     alone = [said(streamed.chat(f"Tell me about {n}", user=f"a{n}", max_tokens=16)) for n in range(3)]
+    slowly(monkeypatch, 0.02)
     rows, passes = streamed.count("batch_rows_sum"), streamed.count("batch_rows_count")
     assert list(asked("b")) == alone
     assert streamed.count("batch_rows_sum") - rows > streamed.count("batch_rows_count") - passes

@@ -8,10 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from livingkv.decoding.attending import TorchAttention
+from livingkv.decoding.decoder import Decoder, Eager
+from livingkv.decoding.network import PlainStep
+from livingkv.decoding.ops import TorchOps
+from livingkv.decoding.parts import parts_of
+from livingkv.decoding.recording import NoRecorder
 from livingkv.engine import Engine
 from livingkv.errors import RecordDamaged
 from livingkv.hot_window import HotWindow
-from livingkv.sampling import Sampler, Sampling
+from livingkv.models import LoadedModel
+from livingkv.sampling import Sampler, Sampling, pick_all
 from livingkv.server.joining import Joining
 from livingkv.server.stepwise import in_steps
 from livingkv.workspace import AttentionState
@@ -85,6 +92,26 @@ def test_replies_are_those_of_calls_alone(max_batch: int, most: int) -> None:
         hot = window(engine, n_tokens)
         logits = engine.runner.logits(torch.tensor([9]), hot)
         assert made == list(engine.runner.generate(logits, hot, Sampler(how), 12))
+
+
+def test_recorded_steps_pick_for_the_calls_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, want = replies(8)
+    asked: list[list[int]] = []
+
+    def recorded(model: LoadedModel, eager: Eager, head: object) -> Decoder:
+        parts = parts_of(model.network)
+        way = "parts", lambda table: PlainStep(parts, table, TorchAttention(table), TorchOps())
+        return Decoder(model, eager, NoRecorder(), [[way]])
+
+    def noted(samplers: Sequence[Sampler], logits: Tensor) -> list[int]:
+        asked.append(pick_all(samplers, logits))
+        return asked[-1]
+
+    monkeypatch.setattr("livingkv.runner.decoder_for", recorded)
+    monkeypatch.setattr("livingkv.decoding.decoder.pick_all", noted)
+    together, got = replies(8)
+    assert got == want and max(together.rows) == 3
+    assert max(map(len, asked)) == 2, "those that draw, at once; the likeliest token comes with the step"
 
 
 def test_one_that_ends_or_leaves_does_not_touch_the_others() -> None:
