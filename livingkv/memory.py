@@ -255,15 +255,15 @@ class Memory(Looking, Keeping):
             at_start, store, runner = self._home.at_message_start(reader.session_id), self._home.store(), engine.runner
             n_read = runner.n_prefilled
             appends = read_messages(reader, said, at_start=at_start)
-            n_prefilled, first = runner.n_prefilled - n_read, store.next_sentence_id
-            store.append_all(appends)
+            n_prefilled = runner.n_prefilled - n_read
+            sentence_ids = store.append_all(appends)
         self._home.index.feed_if_possible()
         return added_messages(
             before,
             store.session(session),
             len(said),
             perf_counter() - started,
-            sentence_ids=range(first, first + sum(len(append.sentences) for append in appends)),
+            sentence_ids=sentence_ids,
             n_reused=reader.n_reused,
             n_prefilled=n_prefilled,
         )

@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 from livingkv.batched_decode import BatchedDecode, DecodeStep, Outcome
 from livingkv.decoding import Decoder, decoder_for
 from livingkv.errors import UnsupportedModel
-from livingkv.models import LoadedModel
+from livingkv.models import DecodeWeights, LoadedModel
 from livingkv.packed import MAX_ROWS, PackedStep, step_for
 from livingkv.pass_clock import PassClock
 from livingkv.sampling import Sampler
@@ -41,13 +41,15 @@ def _alone(step: DecodeStep) -> None:
 
 class _Unrotated(nn.Module):
     """Stands in for the model's rotary module: cos 1 and sin 0. Holds what the runners of one network share: what
-    records its decode steps, None until it was asked for or where there is none."""
+    records its decode steps, None until it was asked for or where there is none, and what generates from packed
+    weights, by the bits asked for; each once tried, None where there is none."""
 
     def __init__(self, rotary_dim: int) -> None:
         super().__init__()
         self._dim = rotary_dim
         self.decoder: Decoder | None = None
         self.has_asked = False
+        self.packed: dict[DecodeWeights | None, PackedStep | None] = {}
 
     def forward(self, x: Tensor, position_ids: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """cos and sin [1, tokens, rotary_dim] in x's dtype."""
@@ -96,8 +98,6 @@ class Runner:
         self.records = True
         self._is_whole = False
         self._clock = PassClock(model.device)
-        self._is_packed_tried = False
-        self._packed: PackedStep | None = None
         self._network = model.network
         self._network.config._attn_implementation = ATTENTION
         self._base = model.network.base_model
@@ -270,10 +270,11 @@ class Runner:
 
     def _packed_step(self) -> PackedStep | None:
         """What generates from packed weights, made by the first step; None where the model's own weights do."""
-        if not self._is_packed_tried:
-            self._is_packed_tried = True
-            self._packed = step_for(self.model, self._modules, self.head)
-        return self._packed
+        bits, tried = self.model.decode_weights, self._shared.packed
+        if bits not in tried:
+            tried[bits] = None  # also where making it raises
+            tried[bits] = step_for(self.model, self._modules, self.head)
+        return tried[bits]
 
     def _modules(self, token_ids: Tensor, state: AttentionState) -> Tensor:
         """The network's own modules: the last hidden states [batch, tokens, hidden]."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from livingkv.device_numbers import sent
 from livingkv.errors import InputError
 
 
@@ -147,7 +148,7 @@ def _chosen(samplers: Sequence[Sampler], plain: Tensor) -> Tensor:
 def _drawn(samplers: Sequence[Sampler], logits: Tensor) -> Tensor:
     """Token ids [rows], drawn: the first token up to which the probabilities add up to more than the drawn part."""
     wanted = [each._drawing() for each in samplers]
-    columns = torch.tensor(wanted, dtype=torch.float64).to(logits.device, non_blocking=True)
+    columns = sent(torch.tensor(wanted, dtype=torch.float64), logits.device)
     temperature, top_k, top_p, drawn = columns[:, :, None].unbind(1)  # [rows, 1]
     logits = logits / temperature.float()
     most = int(max(k for _, k, _, _ in wanted))

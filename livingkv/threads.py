@@ -7,6 +7,7 @@ that two threads of one core share its arithmetic; threads beyond that wait for 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def use_threads(environment: Mapping[str, str] = os.environ) -> None:
     one for each core within the quota. Process-wide. Raises InputError for no number from 1 to 1024."""
     asked = environment.get(VARIABLE)
     if asked is not None:
-        if not (asked.isascii() and asked.isdigit() and 1 <= int(asked) <= 1024):
-            raise InputError(VARIABLE, repr(asked), "a whole number from 1 to 1024 is allowed")
+        if not (re.fullmatch("[0-9]{1,9}", asked) and 1 <= int(asked) <= 1024):
+            raise InputError(VARIABLE, repr(asked[:40]), "a whole number from 1 to 1024 is allowed")
         wanted = int(asked)
     elif "OMP_NUM_THREADS" in environment:
         return

@@ -37,15 +37,15 @@ class Draft:
 class WriteBehind:
     """Appends drafts in the order given. A context manager: leaving it waits for what was given, whatever happened.
 
-    An error of the store is raised by the next call, and nothing that was given behind it is written. On leaving it is
-    raised unless another error is on its way.
+    An error of the store is raised by the next call and by those after it; nothing that was given behind it is written
+    or told as durable. On leaving it is raised unless another error is on its way.
     """
 
-    def __init__(self, append: Callable[[Append], None], *, most: int = MOST_DRAFTS) -> None:
+    def __init__(self, append: Callable[[Append], object], *, most: int = MOST_DRAFTS) -> None:
         """append: `Store.append`."""
         self._append = append
         self._most = most
-        self._has_failed = False
+        self._error: BaseException | None = None
         self._under_way: deque[tuple[int, Future[None]]] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="livingkv-writing")
 
@@ -74,12 +74,12 @@ class WriteBehind:
         return mark
 
     def _write(self, draft: Draft) -> None:
-        if self._has_failed:
-            return
+        if self._error is not None:
+            raise self._error
         try:
             self._append(draft.finished())
-        except BaseException:
-            self._has_failed = True
+        except BaseException as error:  # the edge of a thread: raised where it is waited for
+            self._error = error
             raise
 
     def __enter__(self) -> Self:

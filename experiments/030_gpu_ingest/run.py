@@ -471,7 +471,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the raw result goes.")] = HERE / "result.json",
 ) -> None:
     """Run the parts and write the raw result after each."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     nf4 = only == "nf4"
     if nf4 and device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(

@@ -13,14 +13,6 @@ from torch import Tensor
 from livingkv.experts.arena import Fence
 
 
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Values made on the CPU on a device, on torch's current stream there. Does not wait for the device.
-
-    Torch keeps the pinned memory in between until the copy is over.
-    """
-    return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
-
-
 class CudaFence:
     """A Fence made of a CUDA event."""
 

@@ -31,7 +31,7 @@ from livingkv.experts.index import ExpertIndex
 from livingkv.experts.network import fitted, load_network
 from livingkv.experts.one_process import require_not_forked
 from livingkv.experts.pack_choice import asked_pack
-from livingkv.experts.pass_clock import PassClock
+from livingkv.experts.pass_counter import PassCounter
 from livingkv.experts.plan import Plan, plan_of
 from livingkv.experts.plugging import plug_in, plug_in_ahead
 from livingkv.experts.pread_source import N_THREADS, PIECE_BYTES, PreadSource
@@ -64,7 +64,7 @@ class StreamedModel:
     checkpoint: Checkpoint
     index: ExpertIndex
     stream: ExpertStream
-    clock: PassClock
+    clock: PassCounter
     tables: OpenTables | None = None
 
     @property
@@ -160,7 +160,7 @@ def load_streamed(
             undo.callback(tables.close)
         tokenizer = load_tokenizer(plan.folder) if has_tokenizer(plan.folder) else None
         undo.pop_all()
-    return StreamedModel(network, tokenizer, plan.checkpoint, plan.index, stream, PassClock(network), tables)
+    return StreamedModel(network, tokenizer, plan.checkpoint, plan.index, stream, PassCounter(network), tables)
 
 
 def _pace(read_ahead: str, n_ahead: int) -> Alternation | Fixed | None:

@@ -65,7 +65,7 @@ def pack(
     path = Path(path)
     if isinstance(index, PackIndex):
         raise InputError("index", index.checkpoint.files[0].path, "the index of a checkpoint is allowed, not of a pack")
-    if path.exists():
+    if os.path.lexists(path):
         raise InputError("path", path, "something has that name; give another one, or remove it")
     layout = layout_of(index)
     with _disk_errors(path), ExitStack() as undo:
@@ -92,6 +92,8 @@ class _Work:
             fcntl.flock(self._blocks, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise PackError(f"{folder}: another process is packing into it; wait for it") from error
+        if not _is_still(folder / BLOCKS, self._blocks):  # whoever had the lock gave the pack its name meanwhile
+            raise PackError(f"{folder}: another process finished it just now; look for the pack there")
         self.checksums = self._intact(self._resumed())
         self._n_synced = len(self.checksums)
 
@@ -203,6 +205,14 @@ def _block(
         to = int(packed.layer.offsets[key.expert, slot.parts[0]]) - layout.start(key)
         block[to : to + slot.n_bytes] = row[at : at + slot.n_bytes]
     return key, memoryview(block)[: packed.block_bytes]
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the file that was opened by a path is the one that lies there."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:

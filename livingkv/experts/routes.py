@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from livingkv.experts.cuda_queue import sent
+from livingkv.device_numbers import sent
 
 
 @dataclass(frozen=True, slots=True)

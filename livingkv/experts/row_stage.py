@@ -17,10 +17,10 @@ import torch
 import xxhash
 from torch import Tensor
 
+from livingkv.device_numbers import sent
 from livingkv.errors import CheckpointChanged, ExpertReadError, StagedRowsError
 from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint
-from livingkv.experts.cuda_queue import sent
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.row_cache import RowCache
 from livingkv.experts.row_codes import decoded_rows

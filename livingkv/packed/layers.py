@@ -1,7 +1,7 @@
 """The layers of a plain decoder: norm, attention, residual, norm, gated feed-forward, residual, all maps linear.
 
 Knows the module names that Hugging Face gives Llama, Mistral, Qwen2, Qwen3 and what is built alike. Whether a network
-that looks so also computes so is not known here: step_check.py compares numbers.
+that looks so also computes so is not known here: choosing.py compares numbers.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            kind = (int, float) if name.endswith("_s") else int
+            if value is not None and not (isinstance(value, kind) and not isinstance(value, bool) and value >= least):
                 raise InputError(name, value, f"{least} or more is allowed")
         for name in ("idle_s", "stop_s"):
             if getattr(self, name) > _MOST_SECONDS:

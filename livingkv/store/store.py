@@ -172,23 +172,26 @@ class Store(StorePruning):
             self._commit(plan)
         return self.session(name)
 
-    def append(self, append: Append) -> None:
-        """One durable step of a session: all of it is on disk on return, or none of it exists.
+    def append(self, append: Append) -> range:
+        """One durable step of a session: all of it is on disk on return, or none of it exists. Answers the ids of its
+        sentences.
 
         Raises InputError (a field does not fit the session), SessionNotFound, StoreFull, StoreUnwritable or StoreError.
         The session is unchanged then, and the store usable.
         """
-        self.append_all([append])
+        return self.append_all([append])
 
-    def append_all(self, appends: Sequence[Append]) -> None:
-        """Several appends, each seeing those before it, in one commit: all or none. Raises as `append`."""
+    def append_all(self, appends: Sequence[Append]) -> range:
+        """Several appends, each seeing those before it, in one commit: all or none. Answers and raises as `append`."""
         if not appends:
-            return
+            return range(0)
         with self._append_lock:
             plan = self._planned(appends)
             if self._make_room(plan):
                 plan = self._planned(appends)  # what was dropped took sequences
             self._commit(plan)
+        end = plan.state.next_sentence
+        return range(end - sum(len(append.sentences) for append in appends), end)
 
     def _planned(self, appends: Sequence[Append]) -> Plan:
         with self._catalog.read() as snapshot:

@@ -229,3 +229,28 @@ def test_what_cannot_be_packed_is_told(packed: Packed, tmp_path: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(PackError, match="another process is packing into it"):
             pack(index, tmp_path / "third")
+
+
+def test_a_pack_that_got_its_name_while_another_process_waited_is_left_alone(
+    packed: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, partial, plain = index_of(packed.folder), tmp_path / "second.partial", fcntl.flock
+    shutil.copytree(packed.pack, partial)
+    whole = (partial / "experts.bin").read_bytes()
+
+    def locks(descriptor: int, kind: int) -> None:
+        partial.rename(tmp_path / "second")
+        partial.mkdir()  # by a third
+        plain(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", locks)
+    with pytest.raises(PackError, match="another process finished it"):
+        pack(index, tmp_path / "second")
+    assert (tmp_path / "second" / "experts.bin").read_bytes() == whole
+
+
+def test_a_link_to_nowhere_is_a_name_that_is_taken(packed: Packed, tmp_path: Path) -> None:
+    (tmp_path / "second").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="something has that name"):
+        pack(index_of(packed.folder), tmp_path / "second")
+    assert not (tmp_path / "second.partial").exists()

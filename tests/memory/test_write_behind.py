@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from livingkv import Memory, Settings
 from livingkv.errors import StoreFull
-from livingkv.store import Append, Store
+from livingkv.store import Append, SentenceRecord, Store
 from livingkv.writing import Draft, WriteBehind
 from tests.tiny import tiny_model
 
@@ -63,6 +64,19 @@ def test_an_error_of_the_writer_comes_with_the_next_call_and_nothing_is_written_
     assert disk.written == [0, 1, 2] and told == [0, 1, 2][: len(told)] and number <= 5
 
 
+def test_what_was_given_behind_an_error_is_never_told_as_durable() -> None:
+    disk = Disk(fails_at=0, is_open=False)
+    with pytest.raises(StoreFull), WriteBehind(disk.append) as behind:
+        for number in range(2):
+            behind.put(draft(number), number)
+        disk.opened.set()
+        for _ in range(2):  # a caller who goes on all the same
+            with pytest.raises(StoreFull):
+                behind.finish()
+        behind.put(draft(2), 2)
+    assert disk.written == []
+
+
 def test_leaving_waits_for_what_was_given_and_raises_its_error() -> None:
     disk = Disk()
     with pytest.raises(StoreFull), WriteBehind(Disk(fails_at=0).append) as behind:
@@ -79,12 +93,12 @@ def test_of_an_ingest_that_meets_a_full_disk_all_that_was_told_is_there(
     model, told, n_appends = tiny_model(), [], 0
     plain = Store.append
 
-    def fills_up(self: Store, append: Append) -> None:
+    def fills_up(self: Store, append: Append) -> range:
         nonlocal n_appends
         n_appends += 1
         if n_appends == 6:
             raise StoreFull("no space left on the device: make room")
-        plain(self, append)
+        return plain(self, append)
 
     with Memory.open(tmp_path / "s", model=model, settings=SMALL) as memory:
         with monkeypatch.context() as patch, pytest.raises(StoreFull):
@@ -95,3 +109,25 @@ def test_of_an_ingest_that_meets_a_full_disk_all_that_was_told_is_there(
         assert told and max(told) <= n_bytes < len(TEXT) and memory.text("default") == TEXT[:n_bytes]
         memory.ingest("doors", text=TEXT)
         assert memory.text("default") == TEXT and memory.check().problems == ()
+
+
+def test_messages_have_their_own_ids_whatever_is_written_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Store.append_all
+
+    with Memory.open(tmp_path / "s", model=tiny_model(), settings=SMALL) as memory:
+        memory.ingest("doors", text=TEXT, session="other", kv=False)
+        other = next(row.session_id for row in memory.sessions() if row.name == "other")
+
+        def beside(self: Store, appends: Sequence[Append]) -> range:
+            row = self.session("other")
+            spans = (SentenceRecord(row.n_bytes, row.n_bytes + 3, row.n_tokens, row.n_tokens + 1),)
+            plain(self, [Append(other, row.n_tokens, np.zeros(1, np.int32), b"Ah.", spans, "s", "document")])
+            return plain(self, appends)
+
+        monkeypatch.setattr(Store, "append_all", beside)
+        said = [{"role": "user", "content": "The gate is green. It squeaks."}]
+        added = memory.add_messages(said, session="mine")
+        texts = [memory.around(number, 0, 0)[0].text.strip() for number in added.sentence_ids]
+        assert texts == ["The gate is green.", "It squeaks."]

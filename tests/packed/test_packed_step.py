@@ -67,6 +67,22 @@ def test_generation_reads_packed_weights_and_text_does_not(family: str, bits: De
     assert [each.runner.n_passes for each in (plain, packed)] == [2, 2]
 
 
+def test_runners_of_one_network_share_its_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_made = 0
+    made = choosing._made
+
+    def counted(*given: object) -> PackedStep:
+        nonlocal n_made
+        n_made += 1
+        return made(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(choosing, "_made", counted)
+    model = model_with("int8")
+    engines = [Engine.of(model, codec) for codec in ("int8", "lossless")]
+    one, two = (engine.runner.logits(torch.tensor([9]), read(engine)) for engine in engines)
+    assert n_made == 1 and torch.equal(one, two)
+
+
 def test_rows_of_a_step_are_each_their_own() -> None:
     engine = Engine.of(model_with("int8"), "int8")
     tokens = (5, 6, 7)

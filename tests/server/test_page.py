@@ -240,6 +240,9 @@ def test_asking_without_a_script(visitor: Visitor) -> None:
         assert word in page.text, word
     assert visitor.post("/page/ask", q="x", mode="guess").status_code == 400
     assert visitor.post("/page/ask", q="", mode="extract").status_code == 400
+    for number in ("0", "-1", "1e3", "9" * 5000):
+        assert visitor.post("/page/ask", q="x", mode="extract", max_tokens=number).status_code == 400
+        assert visitor.get("/", q="x", k=number).status_code == 400
 
 
 def test_asking_as_a_stream(visitor: Visitor) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from livingkv.errors import ModelNotFound
+from livingkv.errors import InputError, ModelNotFound
 from livingkv.memory import Memory
 from livingkv.models import from_network
 from livingkv.server.options import ServerOptions
@@ -39,6 +39,13 @@ def test_a_service_goes_by_the_device_of_its_model(tmp_path: Path, monkeypatch: 
     service._prepare()
     assert service._parts is not None and service._parts.settings.block_tokens == 64
     service._finish()
+
+
+@pytest.mark.parametrize("name", ["max_batch", "n_side_by_side", "n_waiting", "max_uploads", "idle_s", "stop_s"])
+def test_options_are_numbers_within_their_ranges(tmp_path: Path, name: str) -> None:
+    for wrong in (-1, float("nan"), True, "8", *(() if name.endswith("_s") else (0, 1.5))):
+        with pytest.raises(InputError, match=name):
+            ServerOptions(tmp_path, **{name: wrong})
 
 
 @pytest.mark.parametrize(

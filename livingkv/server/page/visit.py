@@ -34,6 +34,7 @@ from livingkv.server.page.samples import Samples
 from livingkv.server.service import Service
 
 _MOST_FIELDS = 2000
+_MOST_DIGITS = 18
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -93,7 +94,7 @@ class Visit:
     def whole_said(self, name: str, default: int, least: int, most: int) -> int:
         """A whole number within limits. Raises ApiError."""
         text = self.said(name) or str(default)
-        if not text.isdecimal() or not least <= int(text) <= most:
+        if not (text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most):
             raise ApiError(400, f"{name}: {least} to {most} is allowed", param=name)
         return int(text)
 

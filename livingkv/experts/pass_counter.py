@@ -1,4 +1,4 @@
-"""How long the forward passes of a network took.
+"""How many forward passes a network made, and how long they took.
 
 Knows torch's hooks; knows no experts.
 """
@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 
-class PassClock:
+class PassCounter:
     """Counts the passes of `network`'s base model from now on. Read by any thread, written by the model's own.
 
     seconds: from the call of a pass to its return; on a device the last layer may still be at work then.
