@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -61,6 +62,16 @@ def test_a_target_is_met_or_not(report: ModuleType, tmp_path: Path, ratio: float
     line = next(line for line in text.splitlines() if "16,384 tokens" in line)
     want = f"| cold prefill / restore and first token | 16,384 tokens | 2 (1 to 4) s | the rival: 4 s | {ratio:.3g} |"
     assert line == f"{want} at least 100 | {verdict} |"
+
+
+@pytest.mark.parametrize(("cpu", "is_kept"), [("a CPU", True), ("another", False)])
+@pytest.mark.usefixtures("report")
+def test_figures_of_another_machine_are_not_kept(tmp_path: Path, cpu: str, is_kept: bool) -> None:
+    out = made(tmp_path, "probe", "50,000 sentences", 1.0) / "cpu.json"
+    here = {"cpu": cpu, "n_cores": 2, "gpus": []}
+    script = runpy.run_path(str(FOLDER / "run.py"))
+    figures = script["kept"](out, here)["figures"]
+    assert ("probe" in figures) == is_kept
 
 
 def test_copies_and_what_is_missing_are_told(report: ModuleType, tmp_path: Path) -> None:
