@@ -116,7 +116,12 @@ BackendName = Annotated[
 ]
 RamGb = Annotated[
     float | None,
-    typer.Option("--ram-gb", metavar="N", help="Experts may take this much memory, in 10^9 bytes.", show_default=False),
+    typer.Option(
+        "--ram-gb",
+        metavar="N",
+        help="Experts may take this much memory, in 10^9 bytes; with the backend experts, which needs it.",
+        show_default=False,
+    ),
 ]
 PackFolder = Annotated[
     str | None,

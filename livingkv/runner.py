@@ -21,6 +21,7 @@ from livingkv.errors import UnsupportedModel
 from livingkv.models import DecodeWeights, LoadedModel
 from livingkv.packed import MAX_ROWS, PackedStep, step_for
 from livingkv.pass_clock import PassClock
+from livingkv.plain_network import logit_factor
 from livingkv.sampling import Sampler
 from livingkv.workspace import AttentionState
 
@@ -231,11 +232,10 @@ class Runner:
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Logits in fp32 of last hidden states [..., hidden], scaled as the model scales them."""
-        config = self._network.config
         # a single row with a wide batch stride takes a slow path of PyTorch: 740 ms instead of 10 for 150,000 words
         rows = hidden.reshape(-1, hidden.shape[-1])
         logits: Tensor = self._network.get_output_embeddings()(rows).float().view(*hidden.shape[:-1], -1)
-        factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+        factor = logit_factor(self._network.config)
         return logits if factor == 1.0 else logits * factor
 
     def log_likelihood(self, token_ids: Tensor, state: AttentionState, *, n_scored: int) -> float:

@@ -31,6 +31,8 @@ median over the rounds, with the least and the most in brackets; a single number
 as reading everything again. kvpress, and peaks of memory, are from processes of their own.
 *copied*: what lies in the store beyond the first tokens is their pages once more, because reading all of it takes hours
 there; cost depends on how much is stored and not on what. In the JSON each figure names the commit that it was made of.
+In the rows of decoding at 512k and at 32k the ratio of livingkv is its speed at 512k by that at 32k, and that of
+Hugging Face its own speed at the longer of two lengths by that at the shorter.
 """
 COLUMNS = "| figure | condition | livingkv | baseline | ratio | target | met |\n|---|---|---|---|---|---|---|"
 

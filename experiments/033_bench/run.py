@@ -4,8 +4,9 @@
 
 Each figure is a script that can be run alone; here they run one after the other, each in a process of its own with a
 limit of time. What fails is recorded and stops nothing else. Writes cpu.json, cpu_quick.json, cuda.json or
-cuda_quick.json beside this file; a run with --only replaces these figures and keeps the others. Then plots and
-docs/BENCH.md are made anew (report.py, plots.py). A shape of 7B goes to cuda_7b.json: --model FOLDER --out FILE.
+cuda_quick.json beside this file; a run with --only replaces these figures and keeps the others, if they were made on
+this machine. Then docs/BENCH.md and plots are made anew (report.py, and plots.py, which needs matplotlib).
+A shape of 7B goes to cuda_7b.json: --model FOLDER --out FILE.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HERE = Path(__file__).parent
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="Shorter texts, fewer rounds: under ten minutes.")] = False,
+    quick: Annotated[bool, typer.Option(help="Shorter texts, fewer rounds: minutes instead of hours.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     only: Annotated[str | None, typer.Option(help=f"Of {', '.join(SCRIPTS)}.")] = None,
     model: Annotated[str | None, typer.Option(help="A model spec.")] = None,
@@ -55,7 +56,8 @@ def main(
     options += ["--gguf", str(gguf)] if gguf else []
     options += ["--lengths", lengths] if lengths else []
     options += ["--shrink", str(shrink)] if shrink > 1 else []
-    result = kept(out) | {"circumstances": circumstances(), "device": device, "quick": quick}
+    here = circumstances()
+    result = kept(out, here) | {"circumstances": here, "device": device, "quick": quick}
     started = time.perf_counter()
     for name in names:
         left = min(limit_s, total_s - (time.perf_counter() - started))
@@ -64,13 +66,16 @@ def main(
         print(f"{name}: {known.get('failed', 'done')}, {known.get('seconds', 0):.0f} s", file=sys.stderr, flush=True)
         write_json(out, result)
     if report:
-        for script in ("plots.py", "report.py"):
+        for script in ("report.py", "plots.py"):
             subprocess.run([sys.executable, str(HERE / script)], check=True)
 
 
-def kept(out: Path) -> dict[str, Any]:
-    """The result that is there, or an empty one."""
-    known: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else {"figures": {}}
+def kept(out: Path, here: dict[str, Any]) -> dict[str, Any]:
+    """The result that is there, or an empty one: also where it is another machine's, since a page names one."""
+    known: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else {}
+    there = known.get("circumstances", {})
+    if any(there.get(name) != here[name] for name in ("cpu", "n_cores", "gpus")):
+        return {"figures": {}}
     return known
 
 

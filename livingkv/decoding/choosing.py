@@ -13,10 +13,11 @@ from livingkv.decoding.attending import StepAttention
 from livingkv.decoding.decoder import SIZES, Decoder, Eager, Way
 from livingkv.decoding.network import PlainStep, Step, WholeStep
 from livingkv.decoding.ops import FusedOps, StepOps
-from livingkv.decoding.parts import NotPlain, Parts, parts_of
+from livingkv.decoding.parts import Parts, parts_of
 from livingkv.decoding.recording import CudaRecorder
 from livingkv.decoding.table import Table
 from livingkv.models import LoadedModel
+from livingkv.plain_network import NotPlain
 
 LOG = logging.getLogger("livingkv.decoding")
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from livingkv.decoding import kernels
 from livingkv.decoding.attending import HeadNorms
 from livingkv.decoding.ops import FusedOps
-from livingkv.decoding.parts import Linear, Norm
+from livingkv.decoding.parts import Linear
 from livingkv.decoding.table import Angles, Table
+from livingkv.plain_network import Norm
 
 _BLOCK_BYTES = 128
 """Slots at once, by the bytes of a number: 64 in bf16."""

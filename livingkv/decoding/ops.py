@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from livingkv.decoding.attending import rms_norm
-from livingkv.decoding.parts import Linear, Norm
+from livingkv.decoding.parts import Linear
+from livingkv.plain_network import Norm
 
 
 class StepOps(Protocol):

@@ -1,7 +1,7 @@
-"""The parts of a network whose layers are plain: norm, attention, residual, norm, gated feed-forward, residual.
+"""The parts of a plain network as a recorded step takes them: weights that are used together lie together.
 
-Knows the module names that Hugging Face gives Llama, Mistral, Qwen2, Qwen3 and what is built alike. Whether a network
-that looks so also computes so is not known here: decoder.py compares numbers.
+Knows modules and their weights. Whether a network that looks so also computes so is not known here: decoder.py compares
+numbers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from livingkv.decoding.attending import HeadNorms
-
-_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-_MLP = {"gate_proj", "up_proj", "down_proj"}
-
-
-class NotPlain(Exception):
-    """The network is built otherwise; the text says where."""
-
-
-@dataclass(frozen=True, eq=False)
-class Norm:
-    """An RMS norm: weight [hidden]."""
-
-    weight: Tensor
-    epsilon: float
+from livingkv.plain_network import Norm, PlainLayer, plain_network, require
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,67 +62,44 @@ def parts_of(network: Any) -> Parts:
     Plain weights that are used together (query, key and value; gate and up) are moved into one tensor each, which their
     modules go on to use as views: memory is as before, and so is what the modules compute.
     """
-    base = network.base_model
-    _require(_named(base) == {"embed_tokens", "layers", "norm", "rotary_emb"}, "its base model has other parts")
-    embedding = base.embed_tokens
-    _require(type(embedding) is nn.Embedding, "its embeddings are of another kind")
-    head = network.get_output_embeddings()
-    for layer in base.layers:  # all are looked at before any weight is moved
+    plain = plain_network(network)
+    require(type(plain.embedding) is nn.Embedding, "its embeddings are of another kind")
+    for layer in plain.layers:  # all are looked at before any weight is moved
         _check(layer)
-    config = network.config
     return Parts(
-        embedding=embedding.weight,
-        layers=tuple(_layer(layer) for layer in base.layers),
-        norm=_norm(base.norm),
-        head=_linear((head,)),
-        logit_factor=getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0),
+        embedding=plain.embedding.weight,
+        layers=tuple(_layer(layer) for layer in plain.layers),
+        norm=plain.norm,
+        head=_linear((plain.head,)),
+        logit_factor=plain.logit_factor,
     )
 
 
-def _check(layer: Any) -> None:
-    _require(_named(layer) == _LAYER, "its layers have other parts")
-    attention, mlp = _named(layer.self_attn), _named(layer.mlp)
-    _require(attention in (_ATTENTION, _ATTENTION | {"q_norm", "k_norm"}), "its attention has other parts")
-    _require(mlp - {"act_fn"} == _MLP, "its feed-forward has other parts")
-    _require(isinstance(layer.mlp.act_fn, nn.SiLU) or type(layer.mlp.act_fn).__name__ == "SiLUActivation", "no SiLU")
-    for name in ("input_layernorm", "post_attention_layernorm"):
-        _norm(getattr(layer, name))
-    if "q_norm" in attention:
-        dim = layer.self_attn.head_dim
-        norms = _norm(layer.self_attn.q_norm), _norm(layer.self_attn.k_norm)
-        _require(all(norm.weight.shape == (dim,) for norm in norms), "its head norms are not of one head")
-        _require(norms[0].epsilon == norms[1].epsilon, "its head norms differ")
+def _check(layer: PlainLayer) -> None:
+    is_silu = isinstance(layer.activation, nn.SiLU) or type(layer.activation).__name__ == "SiLUActivation"
+    require(is_silu, "no SiLU")
+    if layer.head_norms is not None:
+        query, key = layer.head_norms
+        require(query.epsilon == key.epsilon, "its head norms differ")
 
 
-def _layer(layer: Any) -> Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    inward = (attention.q_proj, attention.k_proj, attention.v_proj)
+def _layer(layer: PlainLayer) -> Layer:
     norms = None
-    if hasattr(attention, "q_norm"):
-        query, key = _norm(attention.q_norm), _norm(attention.k_norm)
+    if layer.head_norms is not None:
+        query, key = layer.head_norms
         norms = HeadNorms(query.weight, key.weight, query.epsilon)
-    sizes = tuple(int(module.out_features) for module in inward)
+    sizes = tuple(int(module.out_features) for module in layer.query_key_value)
     return Layer(
-        first_norm=_norm(layer.input_layernorm),
-        query_key_value=_linear(inward),
+        first_norm=layer.first_norm,
+        query_key_value=_linear(layer.query_key_value),
         sizes=(sizes[0], sizes[1], sizes[2]),
         head_norms=norms,
-        scale=_scale(attention),
-        out=_linear((attention.o_proj,)),
-        second_norm=_norm(layer.post_attention_layernorm),
-        gate_up=_linear((mlp.gate_proj, mlp.up_proj)),
-        down=_linear((mlp.down_proj,)),
+        scale=layer.scale,
+        out=_linear((layer.out,)),
+        second_norm=layer.second_norm,
+        gate_up=_linear(layer.gate_up),
+        down=_linear((layer.down,)),
     )
-
-
-def _scale(attention: Any) -> float:
-    return float(attention.scaling if hasattr(attention, "scaling") else attention.head_dim**-0.5)
-
-
-def _norm(module: Any) -> Norm:
-    known = "RMSNorm" in type(module).__name__ and hasattr(module, "variance_epsilon")
-    _require(known, "its norms are of another kind")
-    return Norm(module.weight, float(module.variance_epsilon))
 
 
 def _linear(modules: Sequence[Any]) -> Linear:
@@ -172,12 +134,3 @@ def _joined(parts: Sequence[Any]) -> Tensor:
 
 def _ends(parts: Sequence[Tensor]) -> Iterator[int]:
     return (part.data_ptr() + part.nbytes for part in parts)
-
-
-def _named(module: Any) -> set[str]:
-    return {name for name, _ in module.named_children()}
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise NotPlain(otherwise)

@@ -70,15 +70,13 @@ def _made(model: LoadedModel, bits: Bits) -> PackedStep:
     has_int4 = refusals["int4"] is None
     decoder = plain_decoder(model.network)
     _require_room(decoder, bits)
-    config = model.network.config
-    factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
     matrices = {
         name: _packed(joined_weight(group), bits, has_int4=has_int4)
         for name, group in groups(decoder)
         if name != "head"
     }
-    matrices["head"] = _head(decoder.head.weight.data, factor, has_int4=has_int4)
-    return PackedStep(decoder, matrices, model.shape.head_dim, factor)
+    matrices["head"] = _head(decoder.head.weight.data, decoder.logit_factor, has_int4=has_int4)
+    return PackedStep(decoder, matrices, model.shape.head_dim)
 
 
 def _packed(weight: Tensor, bits: Bits, *, has_int4: bool) -> Matrix:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from livingkv.packed.layers import Layer, Norm, PlainDecoder, joined_bias
+from livingkv.packed.layers import Layer, PlainDecoder, joined_bias
 from livingkv.packed.matrices import Matrix
+from livingkv.plain_network import Norm
 from livingkv.workspace import AttentionState
 
 MAX_ROWS = 8
@@ -32,13 +33,11 @@ class _Products(NamedTuple):
 class PackedStep:
     """Steps of one network, with the products of `layers.groups` done by `matrices`. Not thread-safe."""
 
-    def __init__(
-        self, decoder: PlainDecoder, matrices: Mapping[str, Matrix], head_dim: int, logit_factor: float = 1.0
-    ) -> None:
+    def __init__(self, decoder: PlainDecoder, matrices: Mapping[str, Matrix], head_dim: int) -> None:
         self._decoder = decoder
         self._dim = head_dim
         self._head = matrices["head"]
-        self._factor = logit_factor
+        self._factor = decoder.logit_factor
         self._layers = [(layer, self._products(index, layer, matrices)) for index, layer in enumerate(decoder.layers)]
 
     @staticmethod

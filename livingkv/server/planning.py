@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -27,7 +26,6 @@ from livingkv.server.plan_bodies import PlanBody
 from livingkv.server.service import Service
 
 T = TypeVar("T")
-_ONE_AT_A_TIME = threading.Lock()
 
 
 async def planned(service: Service, body: PlanBody) -> dict[str, Any]:
@@ -42,7 +40,7 @@ async def planned(service: Service, body: PlanBody) -> dict[str, Any]:
         stamp = None if body.priced is None else Stamp(**body.priced.model_dump())
         return plan_of(inputs_of(_facts(body, served, config), given, None, stamp))
 
-    return await _aside(work)
+    return await _aside(service, work)
 
 
 async def checked(service: Service, plan: bytes | dict[str, Any], model: str | None) -> dict[str, Any]:
@@ -54,7 +52,7 @@ async def checked(service: Service, plan: bytes | dict[str, Any], model: str | N
         errors = check_bytes(plan, facts) if isinstance(plan, bytes) else check_plan(plan, facts)
         return {"ok": not errors, "errors": errors}
 
-    return await _aside(work)
+    return await _aside(service, work)
 
 
 def laws_json() -> dict[str, Any]:
@@ -90,9 +88,9 @@ def _named(name: str, config: Any) -> ModelFacts:
         raise ApiError(404, told, param="model", code="model_not_found") from error
 
 
-async def _aside(work: Callable[[], T]) -> T:
+async def _aside(service: Service, work: Callable[[], T]) -> T:
     def alone() -> T:
-        with _ONE_AT_A_TIME:
+        with service.one_plan:
             return work()
 
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Service:
         self.options = options
         self.counters = Counters()
         self.started_s = int(time.time())
+        self.one_plan = threading.Lock()  # held while a plan is made
         self._model = model
         self._parts: Parts | None = None
         self._states: StateChat | None = None

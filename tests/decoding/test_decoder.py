@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from livingkv.batched_decode import DecodeStep
 from livingkv.decoding.decoder import Decoder
-from livingkv.decoding.parts import NotPlain, parts_of
+from livingkv.decoding.parts import parts_of
 from livingkv.engine import Engine
+from livingkv.fingerprints import network_digest
 from livingkv.hot_window import HotWindow
 from livingkv.models import DualChunk
+from livingkv.plain_network import NotPlain
 from livingkv.sampling import Sampler, Sampling
 from livingkv.settings import Settings
 from livingkv.workspace import Workspace
@@ -145,7 +148,9 @@ def test_weights_that_are_used_together_lie_together() -> None:
     network = tiny_network("qwen2")
     with torch.inference_mode():
         want = network(ids(5)[None]).logits
+        digest = network_digest(network)
         parts, again = parts_of(network), parts_of(network)
+        assert network_digest(network) == digest
         assert torch.equal(network(ids(5)[None]).logits, want)
     layer, attention = parts.layers[0], network.base_model.layers[0].self_attn
     weight, bias = layer.query_key_value.weight, layer.query_key_value.bias
@@ -157,6 +162,15 @@ def test_weights_that_are_used_together_lie_together() -> None:
     assert torch.equal(weight, joined)
     other = again.layers[0].query_key_value.weight
     assert other is not None and other.data_ptr() == weight.data_ptr() and other.shape == weight.shape
+
+
+def test_a_network_whose_weights_lie_together_is_saved_as_before(tmp_path: Path) -> None:
+    network = tiny_network("qwen2")
+    before = {name: part.clone() for name, part in network.state_dict().items()}
+    parts_of(network)
+    network.save_pretrained(tmp_path)
+    saved = type(network).from_pretrained(tmp_path).state_dict()
+    assert before.keys() == saved.keys() and all(torch.equal(saved[name], part) for name, part in before.items())
 
 
 def test_other_networks_are_told_apart() -> None:

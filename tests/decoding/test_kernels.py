@@ -9,7 +9,8 @@ import torch
 
 from livingkv.decoding.attending import HeadNorms, TorchAttention
 from livingkv.decoding.ops import FusedOps, StepOps, TorchOps
-from livingkv.decoding.parts import Linear, Norm
+from livingkv.decoding.parts import Linear
+from livingkv.plain_network import Norm
 from tests.decoding.rows import N_KV_HEADS, attended, filled_table, random
 
 pytest.importorskip("triton")

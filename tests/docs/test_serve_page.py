@@ -52,7 +52,13 @@ def test_the_metrics_are_those_of_the_code() -> None:
 def test_words_in_the_text_exist() -> None:
     settings = {each.name for each in SETTINGS}
     flags = {"--config", "--show-settings", "--no-dual-chunk", "--scope", *(each.flag for each in SETTINGS)}
-    known = {CONFIG_VARIABLE, "LIVINGKV_CACHE", "LIVINGKV_SERVE_", *(each.variable for each in SETTINGS)}
+    known = {
+        CONFIG_VARIABLE,
+        "LIVINGKV_CACHE",
+        "LIVINGKV_THREADS",
+        "LIVINGKV_SERVE_",
+        *(each.variable for each in SETTINGS),
+    }
     named = {word for text in WORDS for word in re.findall(r"LIVINGKV_\w*", text)}
     assert named <= known and settings <= WORDS
     assert {word.split()[0] for word in WORDS if word.startswith("--")} <= flags

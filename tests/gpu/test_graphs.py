@@ -14,10 +14,11 @@ from livingkv.batched_decode import DecodeStep, Outcome
 from livingkv.decoding.attending import HeadNorms, TorchAttention
 from livingkv.decoding.decoder import SIZES, TOLERANCE, Decoder
 from livingkv.decoding.ops import FusedOps, StepOps, TorchOps
-from livingkv.decoding.parts import Linear, Norm
+from livingkv.decoding.parts import Linear
 from livingkv.engine import Engine
 from livingkv.hot_window import HotWindow
 from livingkv.models import DualChunk, from_network
+from livingkv.plain_network import Norm
 from livingkv.runner import Runner
 from livingkv.sampling import Sampler, Sampling
 from livingkv.settings import Settings

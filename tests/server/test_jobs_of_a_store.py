@@ -151,7 +151,8 @@ def test_a_tenant_that_is_full_is_told_why_and_keeps_what_is_there(
         job = ended(served, ingested(served, BOOK * 2000, session="notes"))
         assert job["state"] == "failed" and job["error"]["code"] == "tenant_full", job
         assert 0 < job["done"] < job["total"] and left_of_texts(served) == []
-        assert served.stored("notes").decode() == (BOOK * 2000)[: job["done"]]
+        stored = served.stored("notes").decode()  # what was being written when it stopped is there, too
+        assert job["done"] <= len(stored) < job["total"] and (BOOK * 2000).startswith(stored)
         for path in ("/v1/sessions", "/v1/sessions/notes/fork"):
             assert served.client.post(path, json={"name": "more"}).status_code == 507
 
