@@ -38,7 +38,7 @@ def decode_whole_cache(network: Any, scale: Scale, n_cached: int, n_steps: int, 
     cudnn: sdpa may take cuDNN's attention, as it comes; it makes a plan for every length that it has not seen, which
     takes longer than attention. Otherwise sdpa takes another of its own.
     """
-    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(cudnn)
     try:
         return {"cudnn_attention": cudnn, **_decoded(network, scale, n_cached, n_steps)}
