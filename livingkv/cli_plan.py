@@ -8,16 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from livingkv.cli_options import Debug, Json
 from livingkv.cli_process import ExitCode, say
 from livingkv.planner.options import CLOUD, amounts_of, options
-
-if TYPE_CHECKING:
-    pass
 
 plan_app = typer.Typer()
 _OPTIONS = options()

@@ -92,7 +92,7 @@ def _paths(document: dict[str, Any]) -> Table:
         else:
             sides = [amount_text(because[side]) for side in ("left", "right")]
             operator = because["test"].split()[-2] if because["test"].count(" ") == 2 else "against"
-            why = f"{because['says']}{'' if because['holds'] else ': it does not'} ({sides[0]} {operator} {sides[1]})"
+            why = f"{'' if because['holds'] else 'not so: '}{because['says']} ({sides[0]} {operator} {sides[1]})"
         table.add_row(one["name"], Text(one["verdict"], style=_STYLES[one["verdict"]]), why)
     return table
 

@@ -14,6 +14,8 @@ from livingkv.planner.units import Amount, amount_in
 
 CLOUD = "cloud_allowed"
 """Given as a yes or no."""
+_FEWEST_BYTES = 1_000_000
+"""Of a memory, a drive or their speed: fewer, written without a unit, are a slip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ def amounts_of(written: Mapping[str, str | float | bool]) -> dict[str, Amount]:
             if name != CLOUD:
                 raise InputError(name, value, f"a number, or a text such as 3 {symbols[name].unit}, is allowed")
             value = int(value)
+        if isinstance(value, str) and _lacks_unit(value, symbols[name].unit):
+            told = "a unit is needed: 8G or 8GiB, 500GB, 8.2GB/s"
+            raise InputError(flags.get(name, name), repr(value)[:40], told)
         try:
             given = (
                 amount_in(value, symbols[name].unit)
@@ -58,3 +63,9 @@ def amounts_of(written: Mapping[str, str | float | bool]) -> dict[str, Amount]:
             allowed = error.allowed if isinstance(error, InputError) else "a smaller number is allowed"
             raise InputError(flags.get(name, name), repr(value)[:40], allowed) from error
     return found
+
+
+def _lacks_unit(text: str, unit: str) -> bool:
+    """Whether a bare number is written where a size or a speed of some bytes would be a slip: 8 for 8 GiB."""
+    sized = unit in ("byte", "byte/second", "byte/device")
+    return sized and text.strip().isdecimal() and 0 < int(text.strip()[:7]) < _FEWEST_BYTES

@@ -207,3 +207,39 @@ def test_verdicts_are_consistent(
 
 def test_the_stamp_is_left_out_where_there_is_no_price() -> None:
     assert planned()["prices"] == [] and inputs().stamp is None and STAMP.currency == "EUR"
+
+
+def test_what_is_enough_already_need_not_be_extended() -> None:
+    can: dict[str, Any] = {"ram_most": "128GiB", "disk_most": "2TB", "upgrade_price": 100, "budget": 200}
+    enough = planned(**can)
+    assert (verdict(enough, "keep")["verdict"], verdict(enough, "upgrade")["verdict"]) == ("yes", "no")
+    assert verdict(enough, "upgrade")["because"]["holds"] is False
+    assert verdict(planned(), "upgrade")["verdict"] == "no"
+    assert verdict(planned(**can, vram="8G", ram="8G"), "upgrade")["way"] == "memory"
+    assert verdict(planned(**can, context="40M"), "upgrade")["way"] == "drive"
+    assert verdict(planned(**can, vram="0", disk="1GB"), "upgrade")["way"] == "drive, no device"
+    for short in ({"vram": "8G", "ram": "8G"}, {"disk": "1GB"}, {"vram": "0", "disk": "1GB"}):
+        assert verdict(planned(**can, **short), "upgrade")["verdict"] == "yes"
+
+
+def test_a_card_brings_no_drive() -> None:
+    card: dict[str, Any] = {"gpu_vram": "24GiB", "gpu_price": 900, "budget": 2000, "gpu_slots": 2}
+    assert verdict(planned(**card, disk="1GB"), "one_gpu")["verdict"] == "no"
+    assert verdict(planned(**{**card, "gpu_vram": "12GiB"}, disk="1GB"), "several_gpus")["verdict"] == "no"
+
+
+def test_a_smaller_model_is_smaller() -> None:
+    assert verdict(planned(smaller_parameters=3e9), "smaller_model")["verdict"] == "yes"
+    assert verdict(planned(smaller_parameters=9e9), "smaller_model")["verdict"] == "no"
+
+
+def test_it_is_said_where_no_expert_is_thought_to_be_in_memory() -> None:
+    for model, hit, want in ((made_up(**MOE), 0, 1), (made_up(**MOE), 0.5, 0), (made_up(), 0, 0)):
+        assert sum("--cache-hit" in one for one in planned(model, cache_hit=hit)["remarks"]) == want
+
+
+@pytest.mark.parametrize(("name", "text"), [("vram", "8"), ("ram", " 64 "), ("bw_disk", "7000"), ("gpu_vram", "24")])
+def test_a_size_without_a_unit_is_refused(name: str, text: str) -> None:
+    with pytest.raises(InputError, match="a unit is needed"):
+        amounts_of({name: text})
+    assert amounts_of({"vram": "0", "ram": "34359738368", "disk": 8.0})["ram"].value == 2**35
