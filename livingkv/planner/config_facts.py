@@ -32,7 +32,7 @@ _BUILD = (
     ArithmeticError,
     AssertionError,
 )
-_MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 17
+_MOST_LAYERS, _MOST_EXPERTS, _MOST_NAMED = 1024, 1 << 17, 1 << 20
 _OF_TOKENS = ("resident_parameters", "steady_parameters", "active_parameters", "reading_parameters")
 _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "expert_bytes": 0.0}
 
@@ -97,6 +97,8 @@ def require_modest(values: Mapping[str, Any]) -> None:
             raise UnsupportedModel(
                 f"{str(name)[:40]}: no model has {value:.3g} of anything" if value < 1e300 else "no model is so large"
             )
+        if re.search("^$|labels", str(name)) and value > _MOST_NAMED:  # configs make lists as long as these
+            raise UnsupportedModel(f"{str(name)[:40] or 'a list'}: no model has {value:.3g} of these")
         if re.search("layer|depth|block", str(name)) and value > layers:
             layers = int(value)
         if "expert" in str(name) and not re.search("size|dim|hidden", str(name)) and value > experts:
@@ -114,6 +116,8 @@ def counted(config: Any) -> Counted:
 
 
 def _built(config: Any) -> Counted:
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModel(f"{config.model_type}: it has an encoder besides, whose part is not understood")
     found, config = causal_class(config)
     stored = getattr(config, "quantization_config", None)
     if stored is not None:

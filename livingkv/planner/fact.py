@@ -57,13 +57,15 @@ class ModelFacts:
 def facts_of(
     values: Mapping[str, float | None], source: str, why_not: Mapping[str, str] | None = None
 ) -> dict[str, Fact]:
-    """A fact for each of MODEL_SYMBOLS; those that are missing or None are unknown."""
+    """A fact for each of MODEL_SYMBOLS; those that are missing, None or out of range are unknown."""
     symbols, reasons = laws().symbols, why_not or {}
     found = {}
     for name in MODEL_SYMBOLS:
         value = values.get(name)
         if value is None:
             found[name] = Fact(None, reasons.get(name, "not found"))
+        elif not symbols[name].lo <= value <= symbols[name].hi:
+            found[name] = Fact(None, f"it is said to be {value:g}, which cannot be")
         else:
             found[name] = Fact(Amount(float(value), symbols[name].unit), source)
     return found

@@ -128,6 +128,8 @@ def test_a_type_that_nobody_knows_leaves_everything_unknown() -> None:
         {"vocab_size": 1e400},
         {"num_hidden_layers": 10**9},
         {"vocab_size": 10**400},
+        {"num_labels": 10**9},
+        {"bos_token_id": [10**9]},
     ],
 )
 def test_a_config_that_makes_no_sense_raises_nothing(changes: dict[str, Any]) -> None:
@@ -166,3 +168,23 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
     for name in ("no/such-model", "", "/etc", "a" * 300, "../x/y", "x\0y"):
         with pytest.raises(ModelNotFound):
             cached_facts(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "name"),
+    [
+        ("qwen2", {"max_position_embeddings": -5}, "native_context"),
+        ("mistral", {"sliding_window": -3}, "sliding_window"),
+        ("qwen3_moe", {"num_experts_per_tok": -2}, "experts_per_token"),
+    ],
+)
+def test_what_cannot_be_is_unknown_and_the_rest_is_not(kind: str, changes: dict[str, Any], name: str) -> None:
+    found = config_facts("odd", config(kind, **changes))
+    assert found.facts[name].amount is None and "cannot be" in found.facts[name].source
+    assert number(found, "parameters")
+
+
+@pytest.mark.parametrize("kind", ["whisper", "bart"])
+def test_of_a_model_with_an_encoder_no_half_is_counted(kind: str) -> None:
+    found = config_facts("m", {"model_type": kind})
+    assert {one.amount for one in found.facts.values()} == {None} and "encoder" in found.remarks[0]
