@@ -218,7 +218,8 @@ def test_what_is_enough_already_need_not_be_extended() -> None:
     assert verdict(planned(**can, vram="8G", ram="8G"), "upgrade")["way"] == "memory"
     assert verdict(planned(**can, context="40M"), "upgrade")["way"] == "drive"
     assert verdict(planned(**can, vram="0", disk="1GB"), "upgrade")["way"] == "drive, no device"
-    for short in ({"vram": "8G", "ram": "8G"}, {"disk": "1GB"}, {"vram": "0", "disk": "1GB"}):
+    shorts: list[dict[str, Any]] = [{"vram": "8G", "ram": "8G"}, {"disk": "1GB"}, {"vram": "0", "disk": "1GB"}]
+    for short in shorts:
         assert verdict(planned(**can, **short), "upgrade")["verdict"] == "yes"
 
 
