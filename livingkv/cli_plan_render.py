@@ -20,7 +20,15 @@ _NEEDS = ("weights", "experts_all", "kv_per_token", "kv_per_token_16", "kv_total
 _PLACES = ("device_need", "host_need", "cold_in_ram", "cold_on_disk", "index", "store")
 _TIMES = ("restore_window", "restore_all", "read_again_device", "read_again_cpu")
 _SPEEDS = ("decode_device", "decode_cpu", "prefill_device", "prefill_cpu")
-_STREAM = ("experts_token", "experts_missed", "stream_ram", "stream_overlapped", "stream_serial", "stream_cpu")
+_STREAM = (
+    "experts_token",
+    "experts_missed",
+    "stream_ram",
+    "stream_split",
+    "stream_overlapped",
+    "stream_serial",
+    "stream_cpu",
+)
 _MONEY = ("electricity_month", "rent_month", "api_month", "breakeven", "gpus_needed", "gpus_price")
 _STYLES = {"yes": "green", "no": "red", "maybe": "yellow"}
 _WORDS = {

@@ -63,6 +63,16 @@ def test_experts_stream_from_where_they_fit() -> None:
     assert verdict(planned(large, min_speed=1e6), "experts")["verdict"] == "no"
 
 
+def test_experts_in_memory_are_computed_there_where_the_bus_is_slower() -> None:
+    small = made_up(**{**MOE, "experts": 64.0, "expert_bytes": 1e7})
+    speeds = {"bw_pcie": "8GB/s", "bw_ram": "80GB/s", "bw_vram": "400GB/s", "bw_disk": "1GB/s"}
+    plan = planned(small, **speeds)
+    copied, there = value(plan, "stream_ram"), value(plan, "stream_split")
+    assert there > 2 * copied
+    found = verdict(planned(small, **speeds, min_speed=(copied + there) / 2), "experts")
+    assert (found["verdict"], found["way"]) == ("yes", "in memory and computed there, the rest on the device")
+
+
 def test_what_is_unknown_is_named_with_what_to_supply() -> None:
     found = plan_of(inputs_of(made_up(), amounts_of({"context": "8k", "vram": "24G"})))
     keep = verdict(found, "keep")
