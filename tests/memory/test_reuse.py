@@ -101,8 +101,10 @@ def test_ids_are_kept_that_no_tokenizer_would_give(tmp_path: Path, monkeypatch: 
 
 
 def test_what_was_acknowledged_is_there_for_others_at_once(tmp_path: Path) -> None:
-    """At every acknowledgement another reader restores the whole prefix; nothing is only in the writer's memory."""
+    """At every acknowledgement another reader restores the whole prefix; nothing is only in the writer's memory. What
+    comes behind it may be durable already."""
     seen: list[int] = []
+    compared: list[int] = []
     with Memory.open(tmp_path / "s", model=MODEL, settings=SMALL) as memory:
 
         def acknowledged(done: int, total: int) -> None:
@@ -110,17 +112,20 @@ def test_what_was_acknowledged_is_there_for_others_at_once(tmp_path: Path) -> No
             engine = home.engine()
             with Store.open(tmp_path / "s", mode="read") as store:
                 row = store.session("default")
-                assert store.text(row.session_id) == TEXT[:done]
+                text = store.text(row.session_id)
+                assert len(text) >= done and TEXT.startswith(text)
                 restored = restore_hot_window(store, engine, row, SMALL, home.n_sinks)
             home.let_go()  # evicted right after it
             again = restore_hot_window(home.store(), engine, row, SMALL, home.n_sinks)
-            one, two = restored.branch(1), again.branch(1)
-            assert restored.n_tokens == row.n_tokens
-            assert torch.equal(one.view(0, one.end).keys, two.view(0, two.end).keys)
-            seen.append(row.n_tokens)
+            assert restored.n_tokens >= row.n_tokens and again.n_tokens >= row.n_tokens
+            if restored.n_tokens == again.n_tokens:  # else more became durable between the two
+                one, two = restored.branch(1), again.branch(1)
+                assert torch.equal(one.view(0, one.end).keys, two.view(0, two.end).keys)
+                compared.append(done)
+            seen.append(again.n_tokens)
 
         memory.ingest("doors", text=TEXT, progress=acknowledged)
-        assert len(seen) > 5 and seen[-1] == memory.session("default").n_tokens
+        assert len(seen) > 5 and seen[-1] == memory.session("default").n_tokens and compared[-1] == len(TEXT)
 
 
 @pytest.mark.parametrize("codec", ["int8", "lossless"])

@@ -28,7 +28,8 @@ def test_stats_tell_of_ten_thousand_requests(tmp_path: Path) -> None:
         memory.ingest("doors", text=TEXT)
         page = page_bytes("lossless", memory._home.engine().shape)
         n_pages = memory.session("default").n_tokens // 64
-        assert memory.stats().tiers is None, "nothing was read through them yet"
+        tiers = memory.stats().tiers
+        assert tiers is not None and tiers.n_hits + tiers.n_misses == 0, "nothing was read through them yet"
     cap = budget_for(n_pages // 4, page)
     with Memory.open(tmp_path / "s", model=model, settings=Settings(ram_budget_bytes=cap), read_only=True) as memory:
         session_id, pages = memory.session("default").session_id, memory._home.pages()
