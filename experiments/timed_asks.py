@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from experiments.page_cache import drop_from_cache
 from livingkv import Memory, Settings
 from livingkv.asking import Asking
 from livingkv.home import Home
@@ -25,25 +25,13 @@ def first_token_seconds(
     cold: none of the store's files lies in the system's page cache.
     """
     if cold:
-        drop_from_page_cache(store)
+        drop_from_cache(store)
     started = time.perf_counter()
     with Memory.open(store, model=model, read_only=True) as memory:
         opened = time.perf_counter() - started
         answer = memory.ask(question, mode=mode, max_tokens=1, session=session)
     first = answer.timings_ms.first_token or answer.timings_ms.total
     return opened + first / 1000.0
-
-
-def drop_from_page_cache(folder: Path) -> None:
-    """The next reader of the folder's files reads them from the drive."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
 
 
 class Endless(Sampler):

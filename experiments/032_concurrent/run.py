@@ -22,6 +22,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from time import perf_counter, process_time, sleep
@@ -43,6 +44,7 @@ from experiments.service_process import ServiceProcess, service  # noqa: E402
 from livingkv.batched_decode import DecodeStep  # noqa: E402
 from livingkv.engine import Engine  # noqa: E402
 from livingkv.model_choice import ModelChoice  # noqa: E402
+from livingkv.runner import Runner  # noqa: E402
 from livingkv.settings import Settings  # noqa: E402
 
 RESULT = Path(__file__).with_name("result.json")
@@ -216,6 +218,12 @@ def _rate(replies: Sequence[Asked]) -> float:
     return sum(each.n_tokens for each in replies) / sum(each.last_s - each.sent_s for each in replies)
 
 
+def one_by_one(runner: Runner, steps: Sequence[DecodeStep]) -> None:
+    """A pass for each of the steps."""
+    for step in steps:
+        runner.logits_of([step])
+
+
 def passes(choice: ModelChoice, n_steps: int, context_tokens: int) -> dict[str, Any]:
     """Part 3: n states of `context_tokens` each, decode steps of all in one pass and one by one."""
     model = choice.load(None)
@@ -241,8 +249,8 @@ def passes(choice: ModelChoice, n_steps: int, context_tokens: int) -> dict[str, 
 
     for n in N_ASKERS:
         steps = [DecodeStep(7, state) for state in states[:n]]
-        together_s = seconds(lambda steps=steps: engine.runner.logits_of(steps))  # type: ignore[misc]
-        in_turn_s = seconds(lambda steps=steps: [engine.runner.logits_of([step]) for step in steps])  # type: ignore[misc]
+        together_s = seconds(partial(engine.runner.logits_of, steps))
+        in_turn_s = seconds(partial(one_by_one, engine.runner, steps))
         found[str(n)] = {"together": together_s, "in_turn": in_turn_s, "tokens_per_s": n / together_s["s"]}
     for clock in ("s", "cpu_s"):
         one, eight, in_turn = found["1"]["together"][clock], found["8"]["together"][clock], found["8"]["in_turn"][clock]

@@ -217,7 +217,9 @@ def of_committed() -> Iterator[Row]:
     facts = config_facts("synthetic", shape.config())
     value = planned(facts, {}, context=64)
     yield agrees("weights of the checkpoint", value("weights", "byte"), data["checkpoint_bytes"])
-    yield agrees("one expert", facts.facts["expert_bytes"].amount.value, shape.expert_bytes)  # type: ignore[union-attr]
+    expert = facts.facts["expert_bytes"].amount
+    assert expert is not None, "the config says it"
+    yield agrees("one expert", expert.value, shape.expert_bytes)
     for number, row in enumerate(data["streamed"]):
         name = f"row {number}: {row['ram_bytes'] / 1e9:.2f} GB of RAM, read ahead {row['read_ahead']}"
         name += ", emulated drive" if row["is_emulated"] else ""

@@ -225,8 +225,8 @@ def test_tokens_are_chosen_as_on_the_cpu(sampling: Sampling) -> None:
     assert [[token for token, _ in row] for row in one.likeliest] == [[t for t, _ in row] for row in other.likeliest]
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
-def test_four_bit_weights_are_recorded() -> None:
+def four_bit_engine() -> Engine:
+    """A tiny network whose linear maps are NF4."""
     from bitsandbytes.nn import Linear4bit
 
     network = tiny_network("qwen2", dtype=torch.bfloat16, hidden_size=256, intermediate_size=512, head_dim=64)
@@ -244,9 +244,22 @@ def test_four_bit_weights_are_recorded() -> None:
                 packed.load_state_dict(child.state_dict())
                 setattr(module, name, packed)
     model = from_network(network.to("cuda"), tiny_tokenizer(), name="tiny-4bit", quantization="4bit")
-    engine = Engine.of(model, "lossless")
+    return Engine.of(model, "lossless")
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_four_bit_weights_are_recorded() -> None:
+    engine = four_bit_engine()
     runner, passes, steps = engine.runner, read(engine, 100), read(engine, 100)
     for token in (1, 2, 3):
         want = runner.logits(torch.tensor([token], device="cuda"), passes)[0, -1]
         assert far(runner.step(token, steps)[0, -1], want) < TOLERANCE[torch.bfloat16]
-    assert decoder_of(runner).recording(1) is not None  # of several rows they are not recorded, which is told
+    assert decoder_of(runner).recording(1) is not None
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+@pytest.mark.xfail(strict=True, reason="several rows of 4-bit weights are not recorded: they take the ordinary pass")
+def test_four_bit_weights_are_recorded_for_several_rows() -> None:
+    engine = four_bit_engine()
+    engine.runner.step(1, read(engine, 100))
+    assert all(decoder_of(engine.runner).recording(size) is not None for size in SIZES)
