@@ -13,9 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence
-from livingkv.experts.cuda_queue import CudaQueue
-from livingkv.experts.stage import DeviceQueue
+from livingkv.cuda_queue import CudaQueue
+from livingkv.device_queue import DeviceQueue, Fence
 
 
 class HostCopy(Protocol):

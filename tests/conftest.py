@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from tests.tiny import tiny_network, tiny_tokenizer
 
@@ -20,6 +21,12 @@ def pytest_xdist_auto_num_workers() -> int:
     n_workers = max(1, min(n_cores, int(psutil.virtual_memory().total) // _WORKER_BYTES, 8))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, n_cores // n_workers)))  # what workers start inherits it, too
     return n_workers
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Each test draws the same numbers, whatever ran before it and in whichever process."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

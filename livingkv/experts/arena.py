@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
+from livingkv.device_queue import Fence
 from livingkv.experts.eviction import Eviction
 from livingkv.experts.keys import ExpertKey
 from livingkv.tiers.arena import Arena, Register
@@ -31,16 +32,6 @@ class RowState(Enum):
     READY = auto()
     COPYING = auto()
     FAILED = auto()
-
-
-class Fence(Protocol):
-    """Something under way on a device."""
-
-    def is_done(self) -> bool:
-        """Whether it is over. Does not wait."""
-
-    def wait(self) -> None:
-        """Return when it is over."""
 
 
 @dataclass(slots=True, eq=False)

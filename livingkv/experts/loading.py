@@ -217,7 +217,7 @@ def _arena(plan: Plan, ram_bytes: int, buffer_bytes: int) -> RowArena:
 def _stage(plan: Plan, arena: RowArena) -> Stage:
     if plan.device.type == "cpu":
         return HostStage(plan.index)
-    from livingkv.experts.cuda_queue import CudaQueue
+    from livingkv.cuda_queue import CudaQueue
 
     return DeviceStage(plan.index, arena, CudaQueue(plan.device), N_DEVICE_BUFFERS)
 

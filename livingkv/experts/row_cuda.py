@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence
-from livingkv.experts.cuda_queue import CudaFence
+from livingkv.cuda_queue import CudaFence
+from livingkv.device_queue import Fence
 
 
 class CudaRows:

@@ -18,8 +18,8 @@ import xxhash
 from torch import Tensor
 
 from livingkv.device_numbers import sent
+from livingkv.device_queue import Fence
 from livingkv.errors import CheckpointChanged, ExpertReadError, StagedRowsError
-from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.row_cache import RowCache

@@ -7,14 +7,14 @@ can be tested without a device. Knows rows, slots and queues; refuses to know ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence, Row, RowArena
+from livingkv.device_queue import DeviceQueue, Fence
+from livingkv.experts.arena import Row, RowArena
 from livingkv.experts.formats import TORCH_TYPES
 from livingkv.experts.index import ExpertIndex, LayerIndex
 from livingkv.experts.keys import ExpertKey
@@ -49,28 +49,6 @@ class HostStage:
 
     def used(self, key: ExpertKey) -> None:
         """See Stage."""
-
-
-class DeviceQueue(Protocol):
-    """A device's two queues: one copies, the other computes. Nothing here waits, except for Fence.wait."""
-
-    def buffer(self, n_bytes: int) -> Tensor:
-        """Memory of the device, uint8."""
-
-    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-        """Queue copies from RAM to the device among the copies, one of each source, all uint8."""
-
-    def copied(self) -> Fence:
-        """Done when every copy queued so far is."""
-
-    def computed(self) -> Fence:
-        """Done when everything computed so far is."""
-
-    def copy_after(self, fence: Fence) -> None:
-        """Copies queued from now on begin when the fence is done."""
-
-    def compute_after(self, fence: Fence) -> None:
-        """What is computed from now on begins when the fence is done."""
 
 
 class _Layout:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from livingkv.device_queue import Fence
 from livingkv.engine import Engine
-from livingkv.experts.arena import Fence
 from livingkv.hot_window import HotWindow
 from livingkv.settings import CodecName, LookBack, Settings
 from livingkv.spill import HereAlready, QueuedCopies

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence, RowState
+from livingkv.device_queue import Fence
+from livingkv.experts.arena import RowState
 from livingkv.experts.formats import PlainFormat
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey

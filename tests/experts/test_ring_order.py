@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence, Row, RowArena
+from livingkv.device_queue import Fence
+from livingkv.experts.arena import Row, RowArena
 from livingkv.experts.eviction import LeastRecent
 from livingkv.experts.index import ExpertIndex
 from livingkv.experts.keys import ExpertKey

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from livingkv.device_queue import Fence
 from livingkv.errors import (
     CheckpointChanged,
     ExpertReadError,
@@ -19,7 +20,6 @@ from livingkv.errors import (
     StagedRowsError,
     UnsupportedModel,
 )
-from livingkv.experts.arena import Fence
 from livingkv.experts.checkpoint import Checkpoint, read_checkpoint
 from livingkv.experts.files import CheckpointFiles, Preadv
 from livingkv.experts.row_parity import PlainRows, PlainTensor

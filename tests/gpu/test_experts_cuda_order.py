@@ -17,9 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from livingkv.cuda_queue import CudaQueue
+from livingkv.device_queue import Fence
 from livingkv.experts import ExpertIndex, Source, StreamedModel, load_streamed
-from livingkv.experts.arena import Fence, Row, RowArena
-from livingkv.experts.cuda_queue import CudaQueue
+from livingkv.experts.arena import Row, RowArena
 from livingkv.experts.files import CheckpointFiles
 from livingkv.experts.formats import PlainFormat
 from livingkv.experts.pread_source import PreadSource

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from livingkv.experts.arena import Fence
+from livingkv.device_queue import Fence
 
 
 class CudaFence:
