@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
 
-from livingkv.store import Disk, IdempotencyKey, Step, Store, catalog, plan
-from livingkv.store import store as opened
+from livingkv.store import Disk, IdempotencyKey, Step, Store, catalog
+from livingkv.store.snapshot import DATABASES
 from tests.store.faulty_disk import DiesAt
 from tests.store.store_cases import holds, make_append, new_session, new_store, read_store, rebuild, write_store
 
@@ -65,8 +66,7 @@ def test_another_request_of_the_same_key_has_another_digest_and_neither_is_in_th
 
 def test_keys_are_known_for_a_day(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000.0]
-    for module in (plan, opened):
-        monkeypatch.setattr(module.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     with new_store(folder / "store") as store:
         store_under(store, KEY)
         now[0] += 86_399
@@ -89,7 +89,7 @@ def test_so_many_keys_are_known_the_newest(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(catalog, "REQUESTS_KEPT", 3)
     keys = [IdempotencyKey.of(f"key {number}", b"") for number in range(6)]
     now = [1_000_000.0]
-    monkeypatch.setattr(plan.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     with new_store(folder / "store") as store:
         for number, key in enumerate(keys):
             now[0] += 1
@@ -104,8 +104,8 @@ def test_so_many_keys_are_known_the_newest(folder: Path, monkeypatch: pytest.Mon
 
 def test_a_store_of_before_and_a_rebuilt_catalog_know_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
-        old = tuple(name for name in catalog.DATABASES if not name.startswith(b"request"))
-        before.setattr(catalog, "DATABASES", old)
+        old = tuple(name for name in DATABASES if not name.startswith(b"request"))
+        before.setattr("livingkv.store.catalog.DATABASES", old)
         with new_store(folder / "store", disk=Disk()) as store:
             new_session(store)
     with read_store(folder / "store") as store:
