@@ -4,9 +4,9 @@
 
 Clients talk in 50 sessions, store turns and ingest texts, all at once; SIGKILL comes at a random moment, 0.3 to 4 s
 after the service was ready, and it is started again over the same stores. What the clients were told is the oracle.
-What is stored and whose answer the kill took is sent again under its own Idempotency-Key. In the end every acknowledged text is
-looked for in the store, through the library and read-only: in its session, in its order, and once. Ends with 1 where
-one is missing or doubled.
+What is stored and whose answer the kill took is sent again under its own Idempotency-Key. In the end every
+acknowledged text is looked for in the store, through the library and read-only: in its session, in its order, and
+once. Ends with 1 where one is missing or doubled.
 """
 
 from __future__ import annotations
