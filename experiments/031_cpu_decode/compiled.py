@@ -17,18 +17,20 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
-from run import ROOT, resumed, step_seconds
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-sys.path[:0] = [str(ROOT)]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # an experiment is a script of the repository
 
-from experiments.provenance import circumstances, write_json
-from livingkv.engine import Engine
-from livingkv.models import load_model
-from livingkv.packed import PackedStep
-from livingkv.packed.matrices import GROUP, Int4Matrix, Int8Matrix
-from livingkv.workspace import AttentionState, Workspace
+from run import resumed, step_seconds  # noqa: E402
+
+from experiments.provenance import circumstances, write_json  # noqa: E402
+from livingkv.engine import Engine  # noqa: E402
+from livingkv.models import load_model  # noqa: E402
+from livingkv.packed import PackedStep  # noqa: E402
+from livingkv.packed.matrices import GROUP, Int4Matrix, Int8Matrix  # noqa: E402
+from livingkv.workspace import AttentionState, Workspace  # noqa: E402
 
 RESULT = Path(__file__).with_name("compiled.json")
 LENGTH = 4096
@@ -86,7 +88,7 @@ class CompiledStep:
             first, second = layer.first_norm, layer.second_norm
             heads = self._front(x, first.weight, first.epsilon, qkv, products.bias).view(x.shape[0], -1, 1, dim)
             n_query, n_key = (module.out_features // dim for module in layer.query_key_value[:2])
-            query, key, value = heads.split((n_query, n_key, heads.shape[1] - n_query - n_key), 1)
+            query, key, value = heads[:, :n_query], heads[:, n_query : n_query + n_key], heads[:, n_query + n_key :]
             seen = state.attend(index, query, key, value, layer.scale).reshape(x.shape[0], -1)
             x = self._behind(x, seen, out, second.weight, second.epsilon, gate_up, down)
         return rms_norm(x, (x.shape[-1],), decoder.norm.weight, decoder.norm.epsilon)[:, None]
