@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from pathlib import Path
 
@@ -21,6 +23,18 @@ def pytest_xdist_auto_num_workers() -> int:
     n_workers = max(1, min(n_cores, int(psutil.virtual_memory().total) // _WORKER_BYTES, 8))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, n_cores // n_workers)))  # what workers start inherits it, too
     return n_workers
+
+
+def pytest_configure() -> None:
+    """Nothing that is imported for the tests is garbage: looking for some takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end, and is not looked through again and again."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
-from livingkv.cli import app
 from livingkv.cli_process import run
+from tests.command_line import command_line
+from tests.in_memory import tmp_path as tmp_path
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -22,7 +22,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        code = run(typer.main.get_group(app), argv)
+        code = run(command_line(), argv)
         output, errors = capsys.readouterr()
         return code, output, errors
 
@@ -48,7 +48,7 @@ def note_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def filled_once(tmp_path_factory: pytest.TempPathFactory, note: Path, tiny_folder: Path) -> Path:
     """A store that holds the note, to be copied."""
     store = tmp_path_factory.mktemp("filled") / "store"
-    assert run(typer.main.get_group(app), ["ingest", str(store), str(note), "--model", str(tiny_folder)]) == 0
+    assert run(command_line(), ["ingest", str(store), str(note), "--model", str(tiny_folder)]) == 0
     return store
 
 
@@ -66,7 +66,7 @@ def full_once(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Pa
     (folder / "diary.txt").write_text("The Zanzibarquince is hidden below the stairs. It rained.")
     (folder / "list.txt").write_text("Bread, salt and lamp oil are missing.")
     store, model = str(folder / "store"), str(tiny_folder)
-    group = typer.main.get_group(app)
+    group = command_line()
     assert run(group, ["ingest", store, str(folder / "doors.txt"), "-s", "doors", "--model", model]) == 0
     diary = [str(folder / "diary.txt"), str(folder / "list.txt")]
     assert run(group, ["ingest", store, *diary, "-s", "diary"]) == 0

@@ -38,7 +38,7 @@ def with_client(
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         url = f"{served.url}/mcp" + (f"?user={served.user}" if served.user else "")
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            httpx2.AsyncClient(headers=headers, timeout=30, verify=False) as http,
             Client(streamable_http_client(url, http_client=http), mode=era) as client,
         ):
             return await work(client)
