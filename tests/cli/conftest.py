@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from livingkv.cli_process import run
+from livingkv.model_choice import ModelChoice
+from livingkv.model_fetch import Progress
+from livingkv.models import LoadedModel
 from tests.command_line import command_line
 from tests.in_memory import tmp_path as tmp_path
 
 Run = Callable[..., tuple[int, str, str]]
+Load = Callable[..., LoadedModel]
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
@@ -29,9 +33,28 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return call
 
 
+@pytest.fixture(scope="session")
+def load_once(tiny_folder: Path) -> Load:
+    """`ModelChoice.load` that keeps the tiny model, by all that was chosen; any other is loaded anew."""
+    load, kept = ModelChoice.load, dict[ModelChoice, LoadedModel]()
+
+    def found(choice: ModelChoice, progress: Progress | None = None) -> LoadedModel:
+        if choice not in kept:
+            loaded = load(choice, progress)
+            if str(choice.spec) != str(tiny_folder) or choice.experts_ram_bytes is not None:
+                return loaded
+            kept[choice] = loaded
+        return kept[choice]
+
+    return found
+
+
 @pytest.fixture(name="livingkv")
-def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """The command line over the real memory."""
+def run_in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, load_once: Load
+) -> Run:
+    """The command line over the real memory. The tiny model is loaded once for all tests of the process."""
+    monkeypatch.setattr(ModelChoice, "load", load_once)
     monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
     return runner(monkeypatch, capsys)
 

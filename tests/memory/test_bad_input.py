@@ -166,6 +166,7 @@ def test_no_permission(
     assert "not a folder" in refused("ingest", path, path, "--model", tiny_folder)
 
 
+@pytest.mark.slow
 def test_no_disk_space(
     store: Path, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_scrape_has_them(streamed: Served) -> None:
     assert float(values["livingkv_experts_misses_total"]) > 0 and float(values["livingkv_experts_read_bytes_total"]) > 0
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_replaced_meanwhile_is_an_error_and_no_text(tmp_path: Path) -> None:
     folder = talking_checkpoint("qwen3_moe", tmp_path / "model")
     with serving(tmp_path / "stores", ModelChoice(folder, "fp32", None, FEW_BYTES)) as served:

@@ -277,6 +277,7 @@ def is_at(served: Served, counter: str, value: float) -> bool:
     return served.count(counter) == value
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_away_ends_the_work(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     call(served, "remember", text=" ".join(f"Fact {n} is that the lamp {n} is blue." for n in range(20)))
     slowly(monkeypatch, 0.2)
