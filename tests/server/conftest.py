@@ -10,7 +10,7 @@ import pytest
 
 from tests.in_memory import folder_in_memory
 from tests.in_memory import tmp_path as tmp_path
-from tests.server.serving import Served, serving
+from tests.server.serving import Served, serving, tiny_model
 
 _USERS = count()
 
@@ -18,7 +18,7 @@ _USERS = count()
 @pytest.fixture(scope="session", name="running")
 def start_once() -> Iterator[Served]:
     """A service on loopback, without keys."""
-    with folder_in_memory() as folder, serving(folder / "stores") as served:
+    with folder_in_memory() as folder, serving(folder / "stores", tiny_model()) as served:
         yield served
 
 

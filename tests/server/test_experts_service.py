@@ -32,6 +32,7 @@ def start_streamed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     model.close()
 
 
+@pytest.mark.slow
 def test_the_routes_answer_as_with_the_whole_model(streamed: Served, folder: Path, tmp_path: Path) -> None:
     def used(served: Served) -> tuple[object, ...]:
         first = served.chat("Hello, the shed is blue", session="anna")

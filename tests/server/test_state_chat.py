@@ -148,6 +148,7 @@ def test_a_recurrent_model_without_experts_is_refused(tmp_path: Path, tiny_folde
         serve(options, ModelChoice(tiny_folder, "fp32", None, FEW_BYTES), print)
 
 
+@pytest.mark.slow
 def test_states_are_forgotten_by_user_from_ram_and_disk(choice_of: Any, tmp_path: Path) -> None:
     with serving(tmp_path / "a", choice_of("qwen3_next")) as served:
         for user in ("anna", "ben"):

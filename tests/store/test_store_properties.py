@@ -153,6 +153,9 @@ TestStoreAgainstDict.settings = settings(
 )
 
 
-@pytest.mark.slow
-class TestStoreAgainstDictAtLength(TestStoreAgainstDict):
-    settings = settings(TestStoreAgainstDict.settings, max_examples=100)
+class StoreAgainstDictAtLength(StoreAgainstDict):
+    """The same, for longer."""
+
+
+TestStoreAgainstDictAtLength = pytest.mark.slow(StoreAgainstDictAtLength.TestCase)
+TestStoreAgainstDictAtLength.settings = settings(TestStoreAgainstDict.settings, max_examples=100)
