@@ -76,14 +76,10 @@ def config_of(values: Mapping[str, Any]) -> Any:
 
 def _require_whole_layers(kind: str, values: Mapping[str, Any]) -> None:
     """Raise UnsupportedModel for layers that differ in what a network would be built without."""
-    from transformers import PretrainedConfig
-
     for one in (values, *(inner for inner in values.values() if isinstance(inner, dict))):
         differing = one.get("per_layer_config")
         if not differing:
             continue
-        if not hasattr(PretrainedConfig, "is_heterogeneous"):
-            raise UnsupportedModel(f"{kind}: this transformers knows no layers that differ (per_layer_config)")
         layers = differing.values() if isinstance(differing, dict) else [None]
         if any(not isinstance(layer, dict) or "skip" in layer for layer in layers):
             raise UnsupportedModel(f"{kind}: its layers differ in a way that is not understood (per_layer_config)")
