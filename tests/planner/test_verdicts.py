@@ -103,6 +103,46 @@ def test_prices_decide_and_need_a_stamp() -> None:
             Stamp(*stamp)
 
 
+PRICED: dict[str, Any] = {
+    **{"gpu_vram": "24GiB", "gpu_price": 900, "gpu_slots": 2, "used_price": 500, "used_vram": "24GiB"},
+    **{"cloud_hour": 1, "hours_day": 1, "rent_vram": "24GiB", "cloud_allowed": True, "budget": 2000},
+    **{"api_in": 0, "api_out": 0, "tokens_in_month": 1, "tokens_out_month": 1, "budget_month": 99},
+    **{"smaller_parameters": 3e9, "unified_price": 1500, "unified_memory": "64GiB"},
+}
+
+
+def test_every_way_of_generating_counts_the_speed_that_is_wanted() -> None:
+    for path in paths().paths:
+        for way in path.ways:
+            assert [one.right for one in way.tests if one.if_given == "min_speed"] == ["min_speed"], (path.id, way.name)
+
+
+@pytest.mark.parametrize(
+    ("path", "symbol", "enough", "changes"),
+    [
+        ("used", "used_bw", "900GB/s", {}),
+        ("one_gpu", "gpu_bw", "900GB/s", {}),
+        ("several_gpus", "gpu_bw", "450GB/s", {"gpu_vram": "12GiB"}),
+        ("unified", "unified_bw", "900GB/s", {}),
+        ("rented_gpu", "rent_bw", "900GB/s", {}),
+        ("cloud_api", "api_speed", 51, {}),
+        ("smaller_model", "smaller_active", 3e9, {}),
+    ],
+)
+def test_a_wanted_speed_counts_where_hardware_is_bought_or_rented(
+    path: str, symbol: str, enough: str | float, changes: dict[str, Any]
+) -> None:
+    asked = {**PRICED, **changes}
+    assert verdict(planned(**asked), path)["verdict"] == "yes"
+    undecided = verdict(planned(**asked, min_speed=50), path)
+    assert undecided["verdict"] == "maybe" and [one["symbol"] for one in undecided["supply"]] == [symbol]
+    assert undecided["supply"][0]["how"].startswith("--")
+    told = {**asked, symbol: enough}
+    assert verdict(planned(**told, min_speed=50), path)["verdict"] == "yes"
+    slow = verdict(planned(**told, min_speed=5000), path)
+    assert slow["verdict"] == "no" and slow["because"]["test"].endswith(">= min_speed")
+
+
 def test_the_cloud_is_open_only_to_whoever_allows_it() -> None:
     asked: dict[str, Any] = {
         "tokens_in_month": 1e7,
