@@ -286,7 +286,27 @@ def test_a_smaller_model_is_smaller() -> None:
 
 def test_it_is_said_where_no_expert_is_thought_to_be_in_memory() -> None:
     for model, hit, want in ((made_up(**MOE), 0, 1), (made_up(**MOE), 0.5, 0), (made_up(), 0, 0)):
-        assert sum("--cache-hit" in one for one in planned(model, cache_hit=hit)["remarks"]) == want
+        told = [one for one in planned(model, cache_hit=hit)["remarks"] if "--cache-hit" in one]
+        assert len(told) == want
+        assert all(f"`livingkv experts {verb}`" in one for one in told for verb in ("trace", "simulate"))
+
+
+@pytest.mark.parametrize("hit", ["0.25", "25%", "25.0 %"])
+def test_the_share_of_experts_in_memory_is_taken_as_it_is_told(hit: str) -> None:
+    slow, fast = planned(made_up(**MOE), ram="8GiB"), planned(made_up(**MOE), ram="8GiB", cache_hit=hit)
+    assert value(slow, "experts_missed") == value(slow, "experts_token")
+    assert value(fast, "experts_missed") == pytest.approx(0.75 * value(slow, "experts_missed"))
+    assert value(fast, "stream_overlapped") == pytest.approx(value(slow, "stream_overlapped") / 0.75)
+    between = (value(slow, "stream_overlapped") + value(fast, "stream_overlapped")) / 2
+    wish: dict[str, Any] = {"ram": "8GiB", "disk": "2TB", "min_speed": between}
+    assert verdict(planned(made_up(**MOE), **wish), "experts")["verdict"] == "no"
+    assert verdict(planned(made_up(**MOE), **wish, cache_hit=hit), "experts")["verdict"] == "yes"
+
+
+@pytest.mark.parametrize("hit", ["101%", "-1%", "%", "25%%"])
+def test_a_share_that_is_none_is_refused(hit: str) -> None:
+    with pytest.raises(InputError, match="--cache-hit"):
+        amounts_of({"cache_hit": hit})
 
 
 @pytest.mark.parametrize(("name", "text"), [("vram", "8"), ("ram", " 64 "), ("bw_disk", "7000"), ("gpu_vram", "24")])
