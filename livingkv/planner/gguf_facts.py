@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from livingkv.errors import ModelDamaged, UnsupportedModel
+from livingkv.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from livingkv.model_loading import first_line
 from livingkv.planner.fact import KV_SYMBOLS, ModelFacts, facts_of
-from livingkv.planner.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from livingkv.planner.kv_facts import kv_facts
 from livingkv.planner.kv_layers import LayerKeeps
 

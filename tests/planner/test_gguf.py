@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from livingkv.errors import ModelError
+from livingkv.gguf_header import read_gguf_header
 from livingkv.planner.facts import model_facts
-from livingkv.planner.gguf_header import read_gguf_header
 
 Tensor = tuple[int, ...]
 _DENSE = {"attn_k.weight": (32, 64), "attn_v.weight": (32, 64), "ffn_up.weight": (96, 64)}

@@ -104,10 +104,24 @@ def test_prices_decide_and_need_a_stamp() -> None:
 
 
 PRICED: dict[str, Any] = {
-    **{"gpu_vram": "24GiB", "gpu_price": 900, "gpu_slots": 2, "used_price": 500, "used_vram": "24GiB"},
-    **{"cloud_hour": 1, "hours_day": 1, "rent_vram": "24GiB", "cloud_allowed": True, "budget": 2000},
-    **{"api_in": 0, "api_out": 0, "tokens_in_month": 1, "tokens_out_month": 1, "budget_month": 99},
-    **{"smaller_parameters": 3e9, "unified_price": 1500, "unified_memory": "64GiB"},
+    "gpu_vram": "24GiB",
+    "gpu_price": 900,
+    "gpu_slots": 2,
+    "used_price": 500,
+    "used_vram": "24GiB",
+    "cloud_hour": 1,
+    "hours_day": 1,
+    "rent_vram": "24GiB",
+    "cloud_allowed": True,
+    "budget": 2000,
+    "api_in": 0,
+    "api_out": 0,
+    "tokens_in_month": 1,
+    "tokens_out_month": 1,
+    "budget_month": 99,
+    "smaller_parameters": 3e9,
+    "unified_price": 1500,
+    "unified_memory": "64GiB",
 }
 
 
