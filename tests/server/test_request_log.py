@@ -29,7 +29,8 @@ def logged_lines() -> Iterator[StringIO]:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter("json"))
     log = logging.getLogger("livingkv")
-    before, log.level = log.level, logging.INFO
+    before = log.level
+    log.setLevel(logging.INFO)  # and not the attribute alone: loggers remember what they refused
     log.addHandler(handler)
     yield stream
     log.removeHandler(handler)
