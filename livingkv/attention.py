@@ -151,7 +151,7 @@ def _folded(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
 
 
 def _is_few(part: Partition) -> bool:
-    """Whether so few queries see the keys, in bf16 on a CPU, that two whole products are quicker than a fused kernel."""
+    """Whether so few queries see the keys, in bf16 on a CPU, that two whole products are quicker than a kernel."""
     batch, heads, tokens, _ = part.queries.shape
     fits = tokens <= _FEW_TOKENS and batch * heads * tokens * part.keys.shape[2] <= _FEW_SCORES
     is_plain = part.key_mask is None and part.queries.device.type == "cpu" and part.queries.dtype == torch.bfloat16

@@ -1,4 +1,4 @@
-"""8-bit pages decoded straight into their slots: every bit is that of the plain way, and nothing beside them changes."""
+"""8-bit pages decoded straight into their slots: every bit as in the plain way, and nothing beside them changes."""
 
 from __future__ import annotations
 
