@@ -38,9 +38,11 @@ class DirectDecoding:
         self._bias = bias
 
     def put(self, bodies: Iterable[Tensor], places: Sequence[Place], by: Rotation | None, into: KV, rope: Rope) -> None:
-        """What `put_decoded` does. bodies: pages without their headers, uint8 [bytes], one for each place; none of them
-        is looked at any more when the next one is asked for. by: the rotations of the places' pages, one after the other; None
-        where there is no bias."""
+        """What `put_decoded` does.
+
+        bodies: pages without their headers, uint8 [bytes], one for each place; none of them is looked at any more when
+        the next one is asked for. by: the rotations of the places' pages, one after the other; None without a bias.
+        """
         size = (self._shape.n_layers, self._shape.n_kv_heads, PAGE_TOKENS, self._shape.head_dim)
         room = _Room(*(torch.empty(size) for _ in range(3)))
         swapped = None if by is None else self._swapped_bias(by.cos.shape[-1])
