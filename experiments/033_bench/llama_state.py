@@ -1,8 +1,9 @@
 """Restore to the first token, against llama.cpp loading a state that it saved: bytes, seconds, first token.
 
 Both models are loaded already, and every side has answered once before it is timed. llama.cpp reads the text once (not
-timed here beside the state), saves its state to a file, forgets it, loads it and evaluates the question: the tokens that
-livingkv reads, with as many threads. livingkv opens the store, probes its index for evidence, restores and reads.
+timed here beside the state), saves its state to a file, forgets it, loads it and evaluates the question: tokens that
+livingkv reads as well, with as many threads. livingkv opens the store, probes its index for evidence, restores and
+reads.
 """
 
 from __future__ import annotations
