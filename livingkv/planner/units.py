@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from livingkv.errors import InputError
@@ -56,6 +56,7 @@ class Amount:
         return amount(self.quantity(), other)
 
 
+@lru_cache(256)
 def unit(text: str) -> Any:
     """The pint unit of that name. Raises InputError."""
     from pint.errors import PintError
@@ -85,9 +86,11 @@ def amount(quantity: Any, wanted: str) -> Amount:
 def amount_in(text: str, wanted: str) -> Amount:
     """An amount as people write it, in the unit `wanted`: 8G, 24GiB, 500GB, 8.2GiB/s, 128k. Raises InputError.
 
-    A number alone is in `wanted`. A letter alone, with or without B, counts binary where bytes are meant (8G is 8 GiB,
-    as everywhere in livingkv), decimal elsewhere; GB and GB/s are 10^9.
+    A number alone is in `wanted`; a share may be in percent, such as 35%. A letter alone, with or without B, counts
+    binary where bytes are meant (8G is 8 GiB, as everywhere in livingkv), decimal elsewhere; GB and GB/s are 10^9.
     """
+    if wanted == "dimensionless" and text.count("%") == 1 and text.rstrip().endswith("%"):
+        return Amount(amount_in(text.replace("%", ""), wanted).value / 100, wanted)
     found = _WRITTEN.fullmatch(text.strip())
     if found is None:
         raise InputError("amount", repr(text[:40]), f"a number with a unit such as {wanted} is allowed")

@@ -48,8 +48,8 @@ def greedy(engine: Engine, hot: HotWindow, token: Tensor, n: int) -> Iterator[Te
         token = logits.argmax()[None]
 
 
-@pytest.mark.parametrize("codec", ["int8", "lossless"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("codec", ["int8", pytest.param("lossless", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 200, 519])
 def test_restored_continues_bit_for_bit(codec: CodecName, dtype: torch.dtype, n: int) -> None:
     engine = engine_of(codec, dtype=dtype)

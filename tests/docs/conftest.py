@@ -12,6 +12,7 @@ import livingkv.planner.probe
 import livingkv.planner.probe_drive
 from livingkv.model_sources import ModelFolder
 from tests.docs.modules import ROOT
+from tests.in_memory import tmp_path as tmp_path
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def clone(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """
     find_real = livingkv.model_sources.find_model
 
-    def find_tiny(spec: object, progress: object = None) -> ModelFolder:
+    def find_tiny(spec: object, progress: object = None, **_: object) -> ModelFolder:
         return find_real(str(spec)) if Path(str(spec)).name == "tiny-moe" else ModelFolder("tiny-qwen2", tiny_folder)
 
     for file in (ROOT / "README.md", *(ROOT / "examples" / "notes").iterdir()):
