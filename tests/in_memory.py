@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 
 _SHARED_MEMORY = Path("/dev/shm")
+_ENOUGH_BYTES = 1 << 30
+"""What is free there at least: a full one ends processes that write to a mapped file."""
 
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
     """An empty folder until the block ends, in memory where that is possible."""
-    with tempfile.TemporaryDirectory(dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None) as name:
+    has_room = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free >= _ENOUGH_BYTES
+    with tempfile.TemporaryDirectory(dir=_SHARED_MEMORY if has_room else None) as name:
         yield Path(name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -169,5 +170,6 @@ def test_the_model_is_made_ready_with_progress(
             seen.append("gone")
 
     monkeypatch.setattr("livingkv.cli_ingest.phase_bar", Bar)
-    assert livingkv("ingest", str(tmp_path / "s"), str(note), "--model", str(tiny_folder))[0] == 0
+    own = shutil.copytree(tiny_folder, tmp_path / "model")  # one that was not loaded before
+    assert livingkv("ingest", str(tmp_path / "s"), str(note), "--model", str(own))[0] == 0
     assert seen == ["load", "load", "gone"]

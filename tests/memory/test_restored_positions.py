@@ -55,7 +55,7 @@ def check_window(memory: Memory, session: str) -> None:
     with home.hot_window(row) as hot:
         space = hot.branch(1)
     ids = torch.from_numpy(home.store().token_ids(row.session_id, 0, row.n_tokens)).long()
-    positions = space.positions[: space.end]
+    positions = space.positions[space.start : space.end]
     assert positions.tolist() == list(range(row.n_tokens - len(positions), row.n_tokens))
     n_window = len(positions) - (home.n_sinks if len(positions) < row.n_tokens else 0)
     attended = ids if n_window == row.n_tokens else torch.cat([ids[: home.n_sinks], ids[row.n_tokens - n_window :]])

@@ -120,7 +120,7 @@ def test_what_was_acknowledged_is_there_for_others_at_once(tmp_path: Path) -> No
             assert restored.n_tokens >= row.n_tokens and again.n_tokens >= row.n_tokens
             if restored.n_tokens == again.n_tokens:  # else more became durable between the two
                 one, two = restored.branch(1), again.branch(1)
-                assert torch.equal(one.view(0, one.end).keys, two.view(0, two.end).keys)
+                assert torch.equal(one.view(one.start, one.end).keys, two.view(two.start, two.end).keys)
                 compared.append(done)
             seen.append(again.n_tokens)
 

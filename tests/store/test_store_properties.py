@@ -45,7 +45,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
         self.store = new_store(self.root, disk=self.disk, segment_bytes=SEGMENT_BYTES)
         self.reader = read_store(self.root)
         self.models = {"first": new_session(self.store, "first")}
-        self.n_made = 1
+        self.n_made, self.n_changes = 1, 0
 
     @rule(name=st.sampled_from(["a", "b", "c", "日本"]))
     def create_session(self, name: str) -> None:
@@ -58,9 +58,9 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def change(self, seed: int) -> None:
-        rng = random.Random(seed)
+        rng, self.n_changes = random.Random(seed), self.n_changes + 1
         name = rng.choice(sorted(self.models))
-        what = make_change(rng, self.models, name, f"made {self.n_made + 1} {seed}", self.n_made + 1)
+        what = make_change(rng, self.models, name, f"change {self.n_changes}", self.n_made + 1)
         perform(self.store, what, self.models, Path(self.folder.name))
         self.models = applied(self.models, what)
         self.n_made += what.kind in ("fork", "copy")
