@@ -19,8 +19,10 @@ _GROUPED_TOKENS = 32
 
 _FEW_TOKENS = 64
 _FEW_SCORES = 1 << 22
+_FEW_KEY_NUMBERS = 1 << 23
 """On a CPU PyTorch's flash kernel cuts this few queries into products too small for its library: two whole products
-take 0.5 to 0.97 of its time (experiments/LOG.md). Their scores are in memory at once, 16 MiB."""
+take 0.44 to 0.97 of its time (experiments/LOG.md). Scores, weights and the keys once more are in memory as fp32
+meanwhile, 72 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,9 @@ def takes_groups(x: Tensor) -> bool:
 def _computable(part: Partition) -> list[Partition]:
     """The partition in parts that there is a kernel for: keys in front of a causal block may be one of their own."""
     n_before = part.keys.shape[2] - part.queries.shape[2]
+    assert n_before >= 0 or not part.causal, "a causal query has a key of its own"
     if not part.causal or n_before == 0 or part.key_mask is not None or takes_groups(part.queries) or _is_few(part):
         return [part]
-    assert n_before > 0, "a causal query has a key of its own"
     own = Partition(part.queries, part.keys[:, :, n_before:], part.values[:, :, n_before:], causal=True)
     return [own, Partition(part.queries, part.keys[:, :, :n_before], part.values[:, :, :n_before])]
 
@@ -153,7 +155,8 @@ def _folded(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
 def _is_few(part: Partition) -> bool:
     """Whether so few queries see the keys, in bf16 on a CPU, that two whole products are quicker than a kernel."""
     batch, heads, tokens, _ = part.queries.shape
-    fits = tokens <= _FEW_TOKENS and batch * heads * tokens * part.keys.shape[2] <= _FEW_SCORES
+    n_scores, n_numbers = batch * heads * tokens * part.keys.shape[2], part.keys.numel()
+    fits = tokens <= _FEW_TOKENS and n_scores <= _FEW_SCORES and n_numbers <= _FEW_KEY_NUMBERS
     is_plain = part.key_mask is None and part.queries.device.type == "cpu" and part.queries.dtype == torch.bfloat16
     return fits and is_plain and part.keys.dtype == torch.bfloat16
 

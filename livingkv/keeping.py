@@ -49,11 +49,14 @@ class Keeping:
         return [one for one in done if one.pages or one.tail or one.problem]
 
     def fork(self, session: str, name: str, *, once: IdempotencyKey | None = None) -> SessionInfo:
-        """A new session that begins as this one; pages are shared, neither affects the other. once: stored with it,
-        for `Store.request` to find. Raises SessionExists."""
+        """A new session that begins as this one; pages are shared, neither affects the other. once: stored with it and
+        known for a day; where it is known, the session of that name is the answer. Raises SessionExists; with a known
+        key KeyReused where it was another request's, or SessionNotFound."""
         store = self._home.writable_store()
+        if once is not None and self._home.request(once) is not None:
+            return session_info(store.session(name))
         row = store.fork(store.session(session).session_id, name, once)
-        self._home.index.feed()
+        self._home.index.feed_if_possible()
         return session_info(row)
 
     def rename(self, session: str, name: str) -> SessionInfo:

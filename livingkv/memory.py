@@ -250,8 +250,9 @@ class Memory(Looking, Keeping):
 
         All of them are durable on return, or none is there: they are in memory until then, so that a long history is
         better added in parts. A second call with the same messages adds them again, unless both have the same `once`:
-        that is stored with the messages, and known for a day. Raises InputError, ModelError or StoreError: the session
-        is unchanged then, and one that was made for them is empty.
+        that is stored with the messages and known for a day; the answer has their sentence ids then and counts nothing.
+        Raises InputError (KeyReused where the key was another request's), ModelError or StoreError: the session is
+        unchanged then, and one that was made for them is empty.
         """
         started, said = perf_counter(), check_messages(messages)
         check_session_name(session)

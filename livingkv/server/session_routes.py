@@ -89,7 +89,7 @@ def _add_making(router: APIRouter, service: Service) -> None:
                 row_of(parts, origin)
                 require_room(service, parts, stored)
                 parts.memory.fork(origin, stored, once=key)
-                parts.renew_conversations()
+            parts.renew_conversations()
             return session_json(parts.home, row_of(parts, stored))
 
         async def make(key: IdempotencyKey | None) -> Response:

@@ -185,18 +185,26 @@ class Changes(Snapshot):
         self._put(WEIGHTS, item_bytes.key_long(sentence_id), item_bytes.pack_weight(item))
 
     def put_request(self, key: bytes, item: StoredRequest) -> None:
-        """What a request of this key stored. A few leave that are older than a day, or more than may be kept."""
+        """What a request of this key stored, whatever one of it stored before. A few others leave that are older than a
+        day, or more than may be kept."""
         known = self.request(key)
         if known is not None:
             self._remove(REQUEST_AGES, item_bytes.key_age(known.stored_ms, key))
         self._put(REQUESTS, key, item_bytes.pack_request(item))
         self._put(REQUEST_AGES, item_bytes.key_age(item.stored_ms, key), b"")
         n_too_many = self._transaction.stat(db=self._handles[REQUESTS])["entries"] - REQUESTS_KEPT
-        oldest = [age for age, _ in islice(self._scan(REQUEST_AGES, b""), _REQUESTS_LEAVING)]
+        with self._transaction.cursor(db=self._handles[REQUEST_AGES]) as cursor:
+            oldest = [bytes(age) for age in islice(cursor.iternext(values=False), _REQUESTS_LEAVING)]
         for number, age in enumerate(oldest):
-            if number < n_too_many or item_bytes.long_of(age[:8]) + REQUESTS_KEPT_MS < item.stored_ms:
+            is_old = item_bytes.long_of(age[:8]) + REQUESTS_KEPT_MS < item.stored_ms
+            if age[8:] != key and (number < n_too_many or is_old):
                 self._remove(REQUEST_AGES, age)
                 self._remove(REQUESTS, age[8:])
+
+    def forget_what_requests_asked(self) -> None:
+        """Keep no digest of what any request asked."""
+        for key, item in list(self.requests()):
+            self._put(REQUESTS, key, item_bytes.pack_request(item._replace(digest=bytes(len(item.digest)))))
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
         """A session's tail in place of the one before; pieces that stay the same are not written.

@@ -65,6 +65,9 @@ class _Facts:
             self.sessions = dict(snapshot.sessions())
             self.pages = {(session_id, page): item for session_id, page, item in snapshot.pages()}
             named = dict(snapshot.names())
+            ages = sorted((item.stored_ms, key) for key, item in snapshot.requests())
+            if ages != list(snapshot.request_ages()):
+                self.problems.append("the stored requests are not those that are listed by age")
         except RecordDamaged as error:
             self.problems.append(f"the catalog cannot be checked further: {error}")
             return

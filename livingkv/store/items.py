@@ -127,12 +127,17 @@ class Erasure(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """What a request with a key stored: when, and the ids of its sentences. digest: of what it asked, 16 bytes."""
+    """What a request with a key stored: when, and the ids of its sentences. digest: of what it asked, 16 bytes; zeros
+    once something was forgotten, so that it tells nothing of that."""
 
     digest: bytes
     stored_ms: int
     first_sentence: int
     n_sentences: int
+
+    def may_be(self, digest: bytes) -> bool:
+        """Whether it asked what has this digest, as far as that is still known."""
+        return self.digest in (digest, bytes(len(digest)))
 
     @property
     def sentence_ids(self) -> range:

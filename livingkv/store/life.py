@@ -118,8 +118,7 @@ class StoreLife(StoreLook, ABC):
         """A new session that begins as this one; durable on return. Records are shared, neither affects the other.
 
         Its sentences get ids of their own. A fork of an encrypted session has the same key. once: as for `append_all`.
-        Raises KeyMissing,
-        SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
+        Raises KeyMissing, SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
         """
 
         def make(plan: Plan, snapshot: Snapshot) -> None:

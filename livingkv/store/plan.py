@@ -127,6 +127,7 @@ class Plan:
             changes.put_erasure(erasure)
         if self.scrubs:
             changes.put_scrub()
+            changes.forget_what_requests_asked()
         if self.leaving_archive is not None:
             changes.add_leaving(self.leaving_archive)
         if self.dropped_keys:

@@ -89,7 +89,7 @@ def rebuild_catalog(root: Path, disk: Disk, map_bytes: int, key_folder: Path | N
 
 
 def _require_lost(root: Path, map_bytes: int) -> None:
-    """Raise StoreError if the catalog is whole: rebuilding would lose tails and weights for nothing."""
+    """Raise StoreError if the catalog is whole: rebuilding would lose tails, weights and requests for nothing."""
     if not has_catalog_file(root):
         return
     with contextlib.suppress(RecordDamaged):

@@ -12,9 +12,9 @@ from typing import Any
 from livingkv.errors import StoreError
 from livingkv.store import item_bytes
 from livingkv.store.environment import Environment
-from livingkv.store.snapshot import META, NAMES, SESSIONS, SOURCE_KEYS, SOURCES, TAILS
+from livingkv.store.snapshot import META, NAMES, REQUESTS, SESSIONS, SOURCE_KEYS, SOURCES, TAILS
 
-_CONTENT = (NAMES, SESSIONS, SOURCES, SOURCE_KEYS, TAILS)
+_CONTENT = (NAMES, SESSIONS, SOURCES, SOURCE_KEYS, TAILS, REQUESTS)
 _FILLER = b"~"
 _PAGE_HEADER_BYTES = 16
 _SPARE_PAGES = 8

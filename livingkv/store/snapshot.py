@@ -319,6 +319,16 @@ class Snapshot:
         body = self._get(REQUESTS, key)
         return None if body is None else item_bytes.unpack_request(body)
 
+    def requests(self) -> Iterator[tuple[bytes, StoredRequest]]:
+        """All stored requests by key."""
+        for key, body in self._scan(REQUESTS, b""):
+            yield key, item_bytes.unpack_request(body)
+
+    def request_ages(self) -> Iterator[tuple[int, bytes]]:
+        """When requests were stored, Unix milliseconds, and their keys, oldest first."""
+        for age, _ in self._scan(REQUEST_AGES, b""):
+            yield item_bytes.long_of(age[:8]), age[8:]
+
     def tail(self, session_id: int) -> bytes:
         """A session's tail, sealed if the session is; its checksum is in the session."""
         bodies = self._scan(TAILS, item_bytes.key_2(session_id, 0), item_bytes.key_2(session_id, LAST))

@@ -190,7 +190,8 @@ class Store(StorePruning):
     def append_all(self, appends: Sequence[Append], once: IdempotencyKey | None = None) -> range:
         """Several appends, each seeing those before it, in one commit: all or none. Answers and raises as `append`.
 
-        once: kept in the same commit, for `request` to find.
+        once: kept in the same commit, for `request` to find, in the place of what was stored under this key before.
+        Without appends nothing is kept.
         """
         if not appends:
             return range(0)

@@ -56,7 +56,7 @@ def tiny_model(name: str = "tiny") -> LoadedModel:
 
 @cache
 def one_model() -> LoadedModel:
-    """A tiny model for all services that need none of their own: they run one after the other."""
+    """A tiny model for all services that run one after the other; one that runs beside others needs its own."""
     return tiny_model()
 
 

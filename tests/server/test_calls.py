@@ -18,7 +18,7 @@ from livingkv.server.inference_thread import InferenceThread
 from livingkv.server.joining import Joining
 from livingkv.server.service import Made
 from livingkv.server.tenants import Tenant
-from tests.server.serving import Served, serving
+from tests.server.serving import Served, serving, wait_until
 
 TEXT = b"The harbour master keeps the key of the tower in a tin. The lamp burns oil.\n" * 30
 
@@ -97,8 +97,7 @@ def test_a_model_that_is_refused_is_logged_without_a_traceback(
         prepare, lambda: None, lambda: None, Counters(), joining, n_waiting=8, n_side_by_side=1, idle_s=60.0
     )
     thread.start()
-    while thread.phase.value == "starting":
-        pass
+    wait_until(lambda: thread.phase.value != "starting")
     assert thread.stop(60.0) and type(thread.error) in (UnsupportedModel, ZeroDivisionError)
     (logged,) = [one for one in caplog.records if "inference thread failed" in one.getMessage()]
     assert bool(logged.exc_info) is has_traceback

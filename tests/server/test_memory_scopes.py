@@ -48,7 +48,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         "proxy": make_key(file, "anna", "", ["write"], forwards_users=True),
         "other": make_key(file, "bert", "", ["admin"]),
     }
-    with serving(folder / "stores", keys_file=file) as served:
+    with serving(folder / "stores", tiny_model(), keys_file=file) as served:
         house = House(served, keys, {})
         for user in MARKERS:
             body = {"messages": talk(codes(user)), "user": user or None}

@@ -22,7 +22,7 @@ from livingkv.memory import Memory
 from livingkv.server import census
 from livingkv.store import Store
 from tests.docs.pages import read, table
-from tests.server.serving import CHAT, Served, cached, said, scripted, serving, slowly, talk, wait_until
+from tests.server.serving import CHAT, Served, cached, said, scripted, serving, slowly, talk, tiny_model, wait_until
 
 LONG = "Word after word is read. " * 40
 Labels = tuple[tuple[str, str], ...]
@@ -31,7 +31,8 @@ Labels = tuple[tuple[str, str], ...]
 @pytest.fixture(scope="module", name="own")
 def start_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service whose holdings are counted at every scrape, and which nobody else uses."""
-    with pytest.MonkeyPatch.context() as patch, serving(tmp_path_factory.mktemp("own") / "stores") as served:
+    folder, model = tmp_path_factory.mktemp("own") / "stores", tiny_model()
+    with pytest.MonkeyPatch.context() as patch, serving(folder, model) as served:
         patch.setattr(census, "LEAST_S", 0.0)
         patch.setattr(census, "_SHARE", 0.0)
         yield served

@@ -47,7 +47,7 @@ def make_keys(keys_file: Path) -> dict[str, str]:
 def start_locked(tmp_path_factory: pytest.TempPathFactory, keys_file: Path, keys: dict[str, str]) -> Iterator[Served]:
     """A service with keys."""
     assert keys
-    with serving(tmp_path_factory.mktemp("locked") / "stores", keys_file=keys_file) as served:
+    with serving(tmp_path_factory.mktemp("locked") / "stores", tiny_model(), keys_file=keys_file) as served:
         yield served
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from livingkv.home_index import HomeIndex
 from livingkv.server.remembering import STORED_BEFORE
+from livingkv.server.tenants import Tenant
 from tests.server.serving import Served, serving
 from tests.server.test_jobs import ended, ingested
 from tests.server.test_sessions import made
@@ -82,3 +83,24 @@ def test_sessions_forks_imports_and_ingests_are_made_once(tmp_path: Path) -> Non
         assert served.stored("read").decode().count(SAID) == 1
         assert served.client.delete("/v1/sessions/made").status_code == 200
         assert all_of_them(served, file)[0].status_code == 201  # answered as before: the answer was kept
+
+
+def test_a_fork_that_failed_behind_its_commit_is_known_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("behind the commit")
+
+    def fork(served: Served) -> httpx.Response:
+        return served.client.post(
+            "/v1/sessions/origin/fork", json={"name": "forked"}, headers={"Idempotency-Key": "a fork"}
+        )
+
+    renewed: list[str] = []
+    with serving(tmp_path / "stores") as served:
+        made(served, "origin")
+        with monkeypatch.context() as patched:
+            patched.setattr(HomeIndex, "feed_if_possible", fail)
+            assert fork(served).status_code == 500
+        monkeypatch.setattr(Tenant, "renew_conversations", lambda tenant: renewed.append(tenant.name))
+        assert fork(served).status_code == 201 and renewed == ["default"]

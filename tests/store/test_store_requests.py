@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from livingkv.store import Disk, IdempotencyKey, Step, Store, catalog
+from livingkv.store import Disk, IdempotencyKey, Step, Store, catalog, item_bytes
 from livingkv.store.snapshot import DATABASES
 from tests.store.faulty_disk import DiesAt
 from tests.store.store_cases import holds, make_append, new_session, new_store, read_store, rebuild, write_store
@@ -116,3 +116,52 @@ def test_a_store_of_before_and_a_rebuilt_catalog_know_none(folder: Path, monkeyp
     rebuild(folder / "store")
     with read_store(folder / "store") as store:
         assert store.request(KEY) is None and store.session("session 0").n_tokens > 0
+
+
+def test_once_something_is_forgotten_what_was_asked_is_in_no_file(folder: Path) -> None:
+    with new_store(folder / "store") as store:
+        ids = store_under(store, KEY)
+        store_under(store, IdempotencyKey.of("key 2", b""), 1)
+        store.forget_session(2)
+        found = store.request(KEY)
+        assert found is not None and found.sentence_ids == ids and found.may_be(KEY.digest)
+        assert found.may_be(IdempotencyKey.of("key 1", b"anything").digest) and not any(found.digest)
+        assert holds(folder / "store", KEY.digest) == [] and store.check().problems == ()
+
+
+def test_a_damaged_row_of_another_request_is_named_and_stops_nothing(folder: Path) -> None:
+    with new_store(folder / "store") as store:
+        store_under(store, KEY)
+        rows = catalog.Catalog(folder / "store" / "catalog", 1 << 24, writable=True)
+        with rows.read() as snapshot:
+            ((stored_ms, key),) = snapshot.request_ages()
+        age = item_bytes.key_age(stored_ms, key)
+        environment = rows._environment
+        environment.write(lambda write: write.put(age, b"none", db=environment.handles[b"request_ages"]), lambda: None)
+        rows.close()
+        assert any("request_ages" in line for line in store.check().problems)
+        other = IdempotencyKey.of("key 2", b"")
+        store_under(store, other, 1)
+        assert store.request(other) is not None and store.request(KEY) is not None
+
+
+def test_a_row_that_no_age_leads_to_is_named(folder: Path) -> None:
+    with new_store(folder / "store") as store:
+        store_under(store, KEY)
+        rows = catalog.Catalog(folder / "store" / "catalog", 1 << 24, writable=True)
+        environment = rows._environment
+        environment.write(lambda write: write.drop(environment.handles[b"request_ages"], delete=False), lambda: None)
+        rows.close()
+        assert [line for line in store.check().problems if "listed by age" in line]
+
+
+def test_a_key_that_is_put_stays_though_the_clock_went_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "REQUESTS_KEPT", 2)
+    now = [1_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    with new_store(folder / "store") as store:
+        for number in range(2):
+            store_under(store, IdempotencyKey.of(f"key {number + 5}", b""), number)
+        now[0] -= 50
+        store_under(store, KEY, 2)
+        assert store.request(KEY) is not None
