@@ -1,6 +1,6 @@
 """What follows, teacher-forced, behind KV that was made in four ways.
 
-    python experiments/035_made_kv/forced.py [--each 3]
+    python experiments/035_made_kv/forced.py [--each 2]
 
 Of a stream of tokens (streams.py) some are made by steps of bf16, int8 or int4 weights, or read in bf16; all others are
 read in bf16. Then the same tokens are read behind it in bf16 and scored: perplexity, how often the likeliest token is
@@ -130,8 +130,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(
-    each: Annotated[int, typer.Option(min=1, help="Streams of a kind; twice as many own replies.")] = 3,
-    threads: Annotated[int, typer.Option(min=1)] = 2,
+    each: Annotated[int, typer.Option(min=1, help="Streams of a kind; twice as many own replies.")] = 2,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
     model: Annotated[str | None, typer.Option(help="A model spec; left out: the default model.")] = None,
     raw: Annotated[Path, typer.Option(help="One JSON document a stream.")] = HERE / "forced.jsonl",
     out: Annotated[Path, typer.Option(help="The summary.")] = HERE / "forced.json",

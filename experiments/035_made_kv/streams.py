@@ -19,8 +19,8 @@ from livingkv.generation import collect
 from livingkv.sampling import Sampler, Sampling
 
 ROOT = Path(__file__).resolve().parents[2]
-N_BEFORE, N_MADE, N_SCORED = 64, 256, 256
-N_REPLY, N_AGAIN = 192, 96
+N_BEFORE, N_MADE, N_SCORED = 64, 128, 192
+N_REPLY, N_AGAIN = 128, 64
 
 PROMPTS = (
     "Tell me a short story about a lighthouse keeper and a storm.",
@@ -73,7 +73,7 @@ def notes() -> str:
 def dialogue(engine: Engine, number: int) -> Stream:
     """A made-up conversation; the assistant's messages of its first two thirds are made, the last third is scored."""
     framing, encode = engine.words.framing, engine.words.encode
-    (messages, *_) = make_history(2, 700, seed=number).sessions
+    (messages, *_) = make_history(2, 400, seed=number).sessions
     parts = [Part(list(framing.prologue), False)]
     for message in messages:
         ids = encode(str(message["content"]))
