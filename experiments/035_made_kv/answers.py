@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # an experiment is a scr
 
 from compared import report  # noqa: E402
 from making import GENERATING, MAKINGS, Making, engines, say, with_weights  # noqa: E402
-from register import Asked, register  # noqa: E402
+from register import Asked, Exchange, register  # noqa: E402
 
 from experiments.provenance import circumstances, write_json  # noqa: E402
 from livingkv import Memory  # noqa: E402
@@ -54,9 +55,8 @@ ASKERS: dict[Making, tuple[Making, ...]] = {
 """Of each store, by whose steps its answers are generated."""
 
 
-def make_store(path: Path, model: LoadedModel, making: Making, seed: int) -> list[int]:
+def make_store(path: Path, model: LoadedModel, making: Making, exchanges: Sequence[Exchange]) -> list[int]:
     """The conversation's token ids; what is stored already is not said again."""
-    exchanges, _ = register(seed)
     with Memory.open(path, model=with_weights(model, GENERATING[making])) as memory:
         known = {info.name: info.n_turns for info in memory.sessions()} if path.exists() else {}
         for user, reply in exchanges[known.get(SESSION, 0) :]:
@@ -64,6 +64,11 @@ def make_store(path: Path, model: LoadedModel, making: Making, seed: int) -> lis
         store = memory._home.store()
         row = store.session(SESSION)
         return [int(token) for token in np.asarray(store.token_ids(row.session_id, 0, row.n_tokens))]
+
+
+def opened(folder: Path, made: Making, model: LoadedModel) -> Memory:
+    """A store as it is, to be asked."""
+    return Memory.open(folder / made.replace(" ", "_"), model=with_weights(model, None), read_only=True)
 
 
 def rows_of(memory: Memory, of: dict[Making, Engine], made: Making, asked: Asked) -> Iterator[dict[str, Any]]:
@@ -116,20 +121,21 @@ def main(
     """Make the stores, ask, compare."""
     torch.set_num_threads(threads)
     loaded = load_model(model, device="cpu", weights="bf16")
-    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, seed) for making in MAKINGS}
-    assert all(each == ids[MAKINGS[0]] for each in ids.values()), "all stores hold the same tokens"
     exchanges, questions = register(seed)
+    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, exchanges) for making in MAKINGS}
+    assert all(each == ids[MAKINGS[0]] for each in ids.values()), "all stores hold the same tokens"
     rows = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     of = engines(loaded)
-    for made in MAKINGS:
-        known = {row["text"] for row in rows if row["side"].startswith(f"{made},")}
-        with Memory.open(folder / made.replace(" ", "_"), model=with_weights(loaded, None), read_only=True) as memory:
-            for asked in (each for each in questions if each.text not in known):
-                found = list(rows_of(memory, of, made, asked))
-                rows += found
-                with raw.open("a", encoding="utf-8") as file:
-                    file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
-        print(made, flush=True)
+    with ExitStack() as closing:
+        memories = {made: closing.enter_context(opened(folder, made, loaded)) for made in MAKINGS}
+        for asked in questions:
+            for made, memory in memories.items():
+                if not any(row["text"] == asked.text and row["side"].startswith(f"{made},") for row in rows):
+                    found = list(rows_of(memory, of, made, asked))
+                    rows += found
+                    with raw.open("a", encoding="utf-8") as file:
+                        file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+            print(asked.text, flush=True)
     result = {"circumstances": circumstances(), "model": loaded.name, "seed": seed, "n_threads": threads}
     sizes = {"n_tokens": len(ids[MAKINGS[0]]), "n_exchanges": len(exchanges), "n_questions": len(questions)}
     write_json(out, result | sizes | report(rows))

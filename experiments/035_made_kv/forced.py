@@ -130,7 +130,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(
-    each: Annotated[int, typer.Option(min=1, help="Streams of a kind; twice as many own replies.")] = 2,
+    each: Annotated[int, typer.Option(min=1, max=3, help="Streams of a kind; twice as many own replies.")] = 2,
     threads: Annotated[int, typer.Option(min=1)] = 1,
     model: Annotated[str | None, typer.Option(help="A model spec; left out: the default model.")] = None,
     raw: Annotated[Path, typer.Option(help="One JSON document a stream.")] = HERE / "forced.jsonl",

@@ -47,4 +47,5 @@ def register(seed: int) -> tuple[list[Exchange], list[Asked]]:
         there = index < N_NEEDLES
         kind = "needle STORED" if there else "needle absent"
         asked.append(Asked(kind, needle.question(index % 2 + 1), needle.value if there else None))
+    random.Random(f"order {seed}").shuffle(asked)
     return exchanges, asked

@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from experiments.dialogues import make_history
 from livingkv.engine import Engine
 from livingkv.generation import collect
@@ -50,19 +48,25 @@ class Stream(NamedTuple):
 
 
 def streams(engine: Engine, n_each: int, known: Collection[tuple[str, int]] = ()) -> Iterator[Stream]:
-    """So many of each kind, without those that are known."""
-    for kind, text in (("prose", notes()), ("code", inspect.getsource(statistics))):
-        ids, n = engine.words.encode(text), N_BEFORE + N_MADE + N_SCORED
-        for number, lo in enumerate(np.linspace(0, len(ids) - n, n_each).astype(int).tolist()):
-            if (kind, number) in known:
-                continue
-            made = lo + N_BEFORE + N_MADE
-            before = [Part(ids[lo : lo + N_BEFORE], False), Part(ids[lo + N_BEFORE : made], True)]
-            yield Stream(kind, number, before, ids[made : made + N_SCORED])
-    yield from (dialogue(engine, number) for number in range(n_each) if ("dialogue", number) not in known)
-    for number, prompt in enumerate(PROMPTS[: 2 * n_each]):
-        if ("reply", number) not in known:
-            yield own_reply(engine, number, prompt)
+    """So many of each kind, by turns, without those that are known; twice as many own replies."""
+    for number in range(n_each):
+        for kind, text in (("prose", notes()), ("code", inspect.getsource(statistics))):
+            if (kind, number) not in known:
+                yield from_text(engine, kind, text, number, n_each)
+        if ("dialogue", number) not in known:
+            yield dialogue(engine, number)
+        for place in (2 * number, 2 * number + 1):
+            if ("reply", place) not in known:
+                yield own_reply(engine, place, PROMPTS[place])
+
+
+def from_text(engine: Engine, kind: str, text: str, number: int, n_each: int) -> Stream:
+    """One of so many places that are spread over a text."""
+    ids, n = engine.words.encode(text), N_BEFORE + N_MADE + N_SCORED
+    lo = (len(ids) - n) * number // max(1, n_each - 1)
+    part = ids[lo : lo + n]
+    before = [Part(part[:N_BEFORE], False), Part(part[N_BEFORE : N_BEFORE + N_MADE], True)]
+    return Stream(kind, number, before, part[N_BEFORE + N_MADE :])
 
 
 def notes() -> str:
