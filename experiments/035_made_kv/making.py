@@ -59,8 +59,8 @@ def read_into(engine: Engine, space: Workspace, ids: Tensor, *, by_steps: bool) 
     if not by_steps:
         engine.runner.read(ids, space)
         return
-    for token in ids.split(1):
-        engine.runner.logits(token, space)
+    for at in range(len(ids)):
+        engine.runner.logits(ids[at : at + 1], space)
 
 
 def say(memory: Memory, session: str, user: str, reply: str, making: Making) -> None:

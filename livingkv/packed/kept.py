@@ -106,7 +106,7 @@ def layout_digest() -> str:
     nothing."""
     codes = (torch.arange(_PROBED * _PROBED) * 7919 % 251 % 16).view(_PROBED, _PROBED)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int(), 2)
-    about = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"  # type: ignore[no-untyped-call]
+    about = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
     return xxhash.xxh3_128_hexdigest(about.encode() + packed.numpy().tobytes())
 
 
