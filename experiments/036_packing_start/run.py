@@ -3,14 +3,15 @@
     python experiments/036_packing_start/run.py [--rounds 3]
 
 Each measurement is a process of its own: it loads the model, then has its packed step made, as the first generated
-token does. `fitted`: the cache folder holds no matrices; `kept`: an earlier process has kept them; `none`: what is kept
-is switched off, as before there were files. Sides take turns. Wall time depends on who else uses the machine, CPU time
+token does. `fitted`: the cache folder holds no matrices; `kept`: an earlier process has kept them; `none`: there is no
+cache folder, as before there were files. Sides take turns. Wall time depends on who else uses the machine, CPU time
 of the one thread less. The model's own files are in the page cache, and so are the kept ones.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -33,17 +34,16 @@ SIDES: tuple[Side, ...] = ("none", "fitted", "kept")
 BITS = ("int8", "int4")
 
 
-def measure(model: str | None, bits: Literal["int8", "int4"], threads: int, cache: Path | None) -> dict[str, float]:
-    """Seconds of making the step in this process. cache: where matrices are kept; None: they are not."""
+def measure(model: str | None, bits: Literal["int8", "int4"], threads: int, cache: str) -> dict[str, float]:
+    """Seconds of making the step in this process. cache: where matrices are kept."""
     import torch
 
     from livingkv.engine import Engine
     from livingkv.models import load_model
-    from livingkv.packed import choosing
 
     torch.set_num_threads(threads)
     engine = Engine.of(load_model(model, device="cpu", weights=bits), "int8")
-    choosing.cache_folder = lambda: cache  # type: ignore[assignment,return-value] # the model's own cache stays
+    os.environ["LIVINGKV_CACHE"] = cache  # that of the model stays what it was
     torch.randn(256, 256).bfloat16() @ torch.randn(256, 256).bfloat16()  # what a first product starts
     started, busy = perf_counter(), process_time()
     step = engine.runner._packed_step()
@@ -51,9 +51,9 @@ def measure(model: str | None, bits: Literal["int8", "int4"], threads: int, cach
     return {"seconds": perf_counter() - started, "cpu_seconds": process_time() - busy}
 
 
-def in_a_process(model: str | None, bits: str, threads: int, cache: Path | None) -> dict[str, float]:
+def in_a_process(model: str | None, bits: str, threads: int, cache: str) -> dict[str, float]:
     """The same in a process of its own."""
-    task = json.dumps([model, bits, threads, cache and str(cache)])
+    task = json.dumps([model, bits, threads, cache])
     done = subprocess.run([sys.executable, __file__, "--task", task], check=True, capture_output=True, text=True)
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return told
@@ -66,7 +66,7 @@ def rounds_of(model: str | None, bits: str, threads: int, n_rounds: int, scratch
     for _ in range(n_rounds):
         shutil.rmtree(cache, ignore_errors=True)
         for side in SIDES:
-            found[side].append(in_a_process(model, bits, threads, None if side == "none" else cache))
+            found[side].append(in_a_process(model, bits, threads, os.devnull if side == "none" else str(cache)))
         print(bits, {side: each[-1] for side, each in found.items()}, flush=True)
     files = [path.stat().st_size for path in cache.rglob("*.safetensors")]
     medians = {
@@ -85,7 +85,7 @@ def main(
     """Measure, write the raw result."""
     if task is not None:
         spec, bits, n, cache = json.loads(task)
-        print(json.dumps(measure(spec, bits, n, cache and Path(cache))))
+        print(json.dumps(measure(spec, bits, n, cache)))
         return
     with tempfile.TemporaryDirectory() as scratch:
         found = {bits: rounds_of(model, bits, threads, rounds, Path(scratch)) for bits in BITS}
