@@ -1,12 +1,11 @@
-"""Facts that an assistant told, asked for later: KV of its replies made in four ways, answers by three weights.
+"""Facts that an assistant told, asked for later: KV of its replies made in three ways, answers by three weights.
 
     python experiments/035_made_kv/answers.py --folder scratch/035
 
-One conversation (register.py) is stored four times with the same token ids; the KV of the assistant's words is made by
-steps of bf16, int8 or int4 weights, as if they had been generated, or read in bf16. A side is a store and the weights
+One conversation (register.py) is stored three times with the same token ids; the KV of the assistant's words is made by
+steps of int8 or int4 weights, as if they had been generated, or read in bf16. A side is a store and the weights
 that generate answers from it. Every question is asked of every side as mode auto asks, each way noted with its signs
-and tokens up to the first that convinces; those with an answer in mode resume, too, which attends all of the
-conversation. Writes a line for each question; started again with the same folder it goes on.
+and tokens up to the first that convinces; needles in mode resume, too, which attends all of the conversation. Writes a line for each question; started again with the same folder it goes on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # an experiment is a script of the repository
 
 from compared import report  # noqa: E402
-from making import GENERATING, MAKINGS, Making, engines, say, with_weights  # noqa: E402
+from making import GENERATING, Making, engines, say, with_weights  # noqa: E402
 from register import Asked, Exchange, register  # noqa: E402
 
 from experiments.provenance import circumstances, write_json  # noqa: E402
@@ -48,9 +47,8 @@ MAX_TOKENS = 28
 
 ASKERS: dict[Making, tuple[Making, ...]] = {
     "bf16 read": ("bf16 steps", "int8 steps"),
-    "bf16 steps": ("bf16 steps",),
     "int8 steps": ("bf16 steps", "int8 steps"),
-    "int4 steps": ("bf16 steps", "int4 steps"),
+    "int4 steps": ("int4 steps",),
 }
 """Of each store, by whose steps its answers are generated."""
 
@@ -80,7 +78,7 @@ def rows_of(memory: Memory, of: dict[Making, Engine], made: Making, asked: Asked
         asking.engine = of[asker]
         tried = list(up_to_a_convincing(asking, probed, judged, asked))
         row: dict[str, Any] = {"side": f"{made}, asked by {asker.split()[0]}", **asked._asdict(), "ways": tried}
-        if asked.value is not None:
+        if asked.kind == "needle STORED":
             answer = asking.read("resume", probed, [], MAX_TOKENS, Sampling(), (), None, "asked for").answer
             row["resume"] = {"answer": answer, "right": asked.answered_by(answer)}
         yield row
@@ -122,12 +120,12 @@ def main(
     torch.set_num_threads(threads)
     loaded = load_model(model, device="cpu", weights="bf16")
     exchanges, questions = register(seed)
-    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, exchanges) for making in MAKINGS}
-    assert all(each == ids[MAKINGS[0]] for each in ids.values()), "all stores hold the same tokens"
+    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, exchanges) for making in ASKERS}
+    assert all(each == ids["bf16 read"] for each in ids.values()), "all stores hold the same tokens"
     rows = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     of = engines(loaded)
     with ExitStack() as closing:
-        memories = {made: closing.enter_context(opened(folder, made, loaded)) for made in MAKINGS}
+        memories = {made: closing.enter_context(opened(folder, made, loaded)) for made in ASKERS}
         for asked in questions:
             for made, memory in memories.items():
                 if not any(row["text"] == asked.text and row["side"].startswith(f"{made},") for row in rows):
@@ -137,7 +135,7 @@ def main(
                         file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
             print(asked.text, flush=True)
     result = {"circumstances": circumstances(), "model": loaded.name, "seed": seed, "n_threads": threads}
-    sizes = {"n_tokens": len(ids[MAKINGS[0]]), "n_exchanges": len(exchanges), "n_questions": len(questions)}
+    sizes = {"n_tokens": len(ids["bf16 read"]), "n_exchanges": len(exchanges), "n_questions": len(questions)}
     write_json(out, result | sizes | report(rows))
 
 
