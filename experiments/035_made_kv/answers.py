@@ -5,7 +5,8 @@
 One conversation (register.py) is stored three times with the same token ids; the KV of the assistant's words is made by
 steps of int8 or int4 weights, as if they had been generated, or read in bf16. A side is a store and the weights
 that generate answers from it. Every question is asked of every side as mode auto asks, each way noted with its signs
-and tokens up to the first that convinces; needles in mode resume, too, which attends all of the conversation. Writes a line for each question; started again with the same folder it goes on.
+and tokens up to the first that convinces; needles in mode resume, too, which attends all of the conversation. Writes a
+line for each question and side; started again with the same folder it goes on.
 """
 
 from __future__ import annotations
