@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from torch import Tensor
 
 from livingkv.engine import Engine
+from livingkv.models import DecodeWeights
 from livingkv.packed import kept
 from livingkv.packed.fitting import found_int4, int4_of
 from livingkv.packed.kept import KeptMatrices
@@ -171,7 +172,7 @@ def folder_of(cache: Path) -> Path:
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
 def test_a_step_from_kept_matrices_is_the_step_that_kept_them(
-    bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+    bits: DecodeWeights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
     monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path))
     token = torch.tensor([9])
@@ -180,7 +181,7 @@ def test_a_step_from_kept_matrices_is_the_step_that_kept_them(
         if start:
             monkeypatch.setattr("livingkv.packed.choosing.int4_of", fails)
             monkeypatch.setattr("livingkv.packed.choosing.coarse_int4", fails)
-        engine = Engine.of(model_with("int8" if bits == "int8" else "int4"), "int8")
+        engine = Engine.of(model_with(bits), "int8")
         logits.append(engine.runner.logits(token, read(engine)))
     assert torch.equal(*logits)
     names = {path.name.removesuffix(".safetensors") for path in files(tmp_path)}
