@@ -125,6 +125,8 @@ def main(
     assert all(each == ids["bf16 read"] for each in ids.values()), "all stores hold the same tokens"
     rows = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     of = engines(loaded)
+    told = {"circumstances": circumstances(), "model": loaded.name, "seed": seed, "n_threads": threads}
+    told |= {"n_tokens": len(ids["bf16 read"]), "n_exchanges": len(exchanges)}
     with ExitStack() as closing:
         memories = {made: closing.enter_context(opened(folder, made, loaded)) for made in ASKERS}
         for asked in questions:
@@ -134,10 +136,8 @@ def main(
                     rows += found
                     with raw.open("a", encoding="utf-8") as file:
                         file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+            write_json(out, told | report(rows))
             print(asked.text, flush=True)
-    result = {"circumstances": circumstances(), "model": loaded.name, "seed": seed, "n_threads": threads}
-    sizes = {"n_tokens": len(ids["bf16 read"]), "n_exchanges": len(exchanges), "n_questions": len(questions)}
-    write_json(out, result | sizes | report(rows))
 
 
 if __name__ == "__main__":

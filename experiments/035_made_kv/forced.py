@@ -129,6 +129,19 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"n_streams": len(rows), "n_scored": n, "n_made": sum(row["n_made"] for row in rows), "by": told}
 
 
+def in_all(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of all streams and of each kind; and how far apart made KV is from KV that was read."""
+    kinds = sorted({row["kind"] for row in rows})
+    differences = {
+        making: {
+            part: statistics.median(row["kv_difference"][making][part] for row in rows) for part in ("keys", "values")
+        }
+        for making in MAKINGS
+    }
+    told = {kind: summary([row for row in rows if row["kind"] == kind]) for kind in kinds}
+    return {"all": summary(rows), "kinds": told, "median_difference_of_kv": differences}
+
+
 def main(
     each: Annotated[int, typer.Option(min=1, max=3, help="Streams of a kind; twice as many own replies.")] = 2,
     threads: Annotated[int, typer.Option(min=1)] = 1,
@@ -141,23 +154,15 @@ def main(
     of = engines(load_model(model, device="cpu", weights="bf16"))
     rows = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     known = {(row["kind"], row["number"]) for row in rows}
+    told = {"circumstances": circumstances(), "model": of["int8 steps"].model.name, "n_threads": threads}
     for stream in streams(of["int8 steps"], each, known):
         rows.append(measured(of, stream))
         with raw.open("a", encoding="utf-8") as file:
             file.write(json.dumps(rows[-1]) + "\n")
+        write_json(out, told | in_all(rows))
         print(
             stream.kind, stream.number, {name: round(s["kl"], 5) for name, s in rows[-1]["scores"].items()}, flush=True
         )
-    kinds = sorted({row["kind"] for row in rows})
-    told = {kind: summary([row for row in rows if row["kind"] == kind]) for kind in kinds}
-    result = {"circumstances": circumstances(), "model": of["int8 steps"].model.name, "n_threads": threads}
-    differences = {
-        making: {
-            part: statistics.median(row["kv_difference"][making][part] for row in rows) for part in ("keys", "values")
-        }
-        for making in MAKINGS
-    }
-    write_json(out, result | {"all": summary(rows), "kinds": told, "median_difference_of_kv": differences})
 
 
 if __name__ == "__main__":
