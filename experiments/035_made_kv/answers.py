@@ -111,6 +111,9 @@ def up_to_a_convincing(
 
 def main(
     folder: Annotated[Path, typer.Option(help="Where the stores are and stay.")],
+    made: Annotated[str, typer.Option(help="Ways in which KV is made, with commas; bf16 read first.")] = ",".join(
+        ASKERS
+    ),
     threads: Annotated[int, typer.Option(min=1)] = 1,
     seed: int = 0,
     model: Annotated[str | None, typer.Option(help="A model spec; left out: the default model.")] = None,
@@ -121,18 +124,19 @@ def main(
     torch.set_num_threads(threads)
     loaded = load_model(model, device="cpu", weights="bf16")
     exchanges, questions = register(seed)
-    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, exchanges) for making in ASKERS}
+    makings = [making for making in ASKERS if making in made.split(",")]
+    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, exchanges) for making in makings}
     assert all(each == ids["bf16 read"] for each in ids.values()), "all stores hold the same tokens"
     rows = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     of = engines(loaded)
     told = {"circumstances": circumstances(), "model": loaded.name, "seed": seed, "n_threads": threads}
     told |= {"n_tokens": len(ids["bf16 read"]), "n_exchanges": len(exchanges)}
     with ExitStack() as closing:
-        memories = {made: closing.enter_context(opened(folder, made, loaded)) for made in ASKERS}
+        memories = {making: closing.enter_context(opened(folder, making, loaded)) for making in makings}
         for asked in questions:
-            for made, memory in memories.items():
-                if not any(row["text"] == asked.text and row["side"].startswith(f"{made},") for row in rows):
-                    found = list(rows_of(memory, of, made, asked))
+            for making, memory in memories.items():
+                if not any(row["text"] == asked.text and row["side"].startswith(f"{making},") for row in rows):
+                    found = list(rows_of(memory, of, making, asked))
                     rows += found
                     with raw.open("a", encoding="utf-8") as file:
                         file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
