@@ -6,7 +6,7 @@ One conversation (register.py) is stored three times with the same token ids; th
 steps of int8 or int4 weights, as if they had been generated, or read in bf16. A side is a store and the weights
 that generate answers from it. Every question is asked of every side as mode auto asks, each way noted with its signs
 and tokens up to the first that convinces; needles in mode resume, too, which attends all of the conversation. Writes a
-line for each question and side; started again with the same folder it goes on.
+line for each question and side; started again with the same folder it goes on, and the last to start reports all.
 """
 
 from __future__ import annotations
@@ -114,6 +114,9 @@ def main(
     made: Annotated[str, typer.Option(help="Ways in which KV is made, with commas; bf16 read first.")] = ",".join(
         ASKERS
     ),
+    shard: Annotated[
+        str, typer.Option(help="I/N: every N-th question from the I-th on. For several processes.")
+    ] = "0/1",
     threads: Annotated[int, typer.Option(min=1)] = 1,
     seed: int = 0,
     model: Annotated[str | None, typer.Option(help="A model spec; left out: the default model.")] = None,
@@ -133,7 +136,8 @@ def main(
     told |= {"n_tokens": len(ids["bf16 read"]), "n_exchanges": len(exchanges)}
     with ExitStack() as closing:
         memories = {making: closing.enter_context(opened(folder, making, loaded)) for making in makings}
-        for asked in questions:
+        first, step = map(int, shard.split("/"))
+        for asked in questions[first::step]:
             for making, memory in memories.items():
                 if not any(row["text"] == asked.text and row["side"].startswith(f"{making},") for row in rows):
                     found = list(rows_of(memory, of, making, asked))
