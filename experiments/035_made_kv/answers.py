@@ -56,18 +56,28 @@ ASKERS: dict[Making, tuple[Making, ...]] = {
 
 def make_store(path: Path, model: LoadedModel, making: Making, exchanges: Sequence[Exchange]) -> list[int]:
     """The conversation's token ids; what is stored already is not said again."""
-    with Memory.open(path, model=with_weights(model, GENERATING[making])) as memory:
-        known = {info.name: info.n_turns for info in memory.sessions()} if path.exists() else {}
-        for user, reply in exchanges[known.get(SESSION, 0) :]:
-            say(memory, SESSION, user, reply, making)
+    n_said = 0
+    if path.exists():
+        with opened(path, model) as memory:
+            n_said = {info.name: info.n_turns for info in memory.sessions()}.get(SESSION, 0)
+    if n_said < len(exchanges):
+        with Memory.open(path, model=with_weights(model, GENERATING[making])) as memory:
+            for user, reply in exchanges[n_said:]:
+                say(memory, SESSION, user, reply, making)
+    with opened(path, model) as memory:
         store = memory._home.store()
         row = store.session(SESSION)
         return [int(token) for token in np.asarray(store.token_ids(row.session_id, 0, row.n_tokens))]
 
 
-def opened(folder: Path, made: Making, model: LoadedModel) -> Memory:
+def opened(path: Path, model: LoadedModel) -> Memory:
     """A store as it is, to be asked."""
-    return Memory.open(folder / made.replace(" ", "_"), model=with_weights(model, None), read_only=True)
+    return Memory.open(path, model=with_weights(model, None), read_only=True)
+
+
+def place(folder: Path, making: Making) -> Path:
+    """Where the store is whose KV is made so."""
+    return folder / making.replace(" ", "_")
 
 
 def rows_of(memory: Memory, of: dict[Making, Engine], made: Making, asked: Asked) -> Iterator[dict[str, Any]]:
@@ -128,14 +138,14 @@ def main(
     loaded = load_model(model, device="cpu", weights="bf16")
     exchanges, questions = register(seed)
     makings = [making for making in ASKERS if making in made.split(",")]
-    ids = {making: make_store(folder / making.replace(" ", "_"), loaded, making, exchanges) for making in makings}
+    ids = {making: make_store(place(folder, making), loaded, making, exchanges) for making in makings}
     assert all(each == ids["bf16 read"] for each in ids.values()), "all stores hold the same tokens"
     rows = [json.loads(line) for line in raw.read_text("utf-8").splitlines()] if raw.exists() else []
     of = engines(loaded)
     told = {"circumstances": circumstances(), "model": loaded.name, "seed": seed, "n_threads": threads}
     told |= {"n_tokens": len(ids["bf16 read"]), "n_exchanges": len(exchanges)}
     with ExitStack() as closing:
-        memories = {making: closing.enter_context(opened(folder, making, loaded)) for making in makings}
+        memories = {making: closing.enter_context(opened(place(folder, making), loaded)) for making in makings}
         first, step = map(int, shard.split("/"))
         for asked in questions[first::step]:
             for making, memory in memories.items():
