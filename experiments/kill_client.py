@@ -21,13 +21,14 @@ _MAY_WAIT = (429, 503)
 @dataclass(slots=True)
 class Acknowledged:
     """What the service said is stored. chats: by session, user and assistant in turn; turns: by session; ingested: by
-    session, source and text; jobs: by id. unheard: turns whose answer the kill took, by key and body."""
+    session, source and text; jobs: by id. unheard: what is stored and whose answer the kill took: route, key and
+    body."""
 
     chats: dict[str, list[str]] = field(default_factory=dict)
     turns: dict[str, list[str]] = field(default_factory=dict)
     ingested: dict[str, list[str]] = field(default_factory=dict)
     jobs: list[str] = field(default_factory=list)
-    unheard: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    unheard: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
 
     @property
     def n(self) -> int:
@@ -75,12 +76,12 @@ class KillClient:
                 self.n_cut += 1
 
     def say_again(self, url: str) -> None:
-        """The turns whose answer a kill took, once more under their own keys: they are stored once, whatever the first
-        request came to."""
+        """The turns and texts whose answer a kill took, once more under their own keys: they are stored once, whatever
+        the first request came to."""
         waiting, self.acknowledged.unheard = self.acknowledged.unheard, []
         with httpx.Client(base_url=url, timeout=60) as client:
-            for key, body in waiting:
-                self._store(client, key, body)
+            for path, key, body in waiting:
+                self._store(client, path, key, body)
 
     def _text(self, what: str) -> str:
         self._n += 1
@@ -117,25 +118,25 @@ class KillClient:
             {"role": "assistant", "content": self._text("reply")},
         ]
         body = {"session": f"{self._name} notes", "messages": messages, "query": "What was said?", "mode": "extract"}
-        self._store(client, uuid4().hex, body)
+        self._store(client, TURN, uuid4().hex, body)
 
-    def _store(self, client: httpx.Client, key: str, body: dict[str, Any]) -> None:
+    def _store(self, client: httpx.Client, path: str, key: str, body: dict[str, Any]) -> None:
         try:
-            answer = client.post(TURN, json=body, headers={"Idempotency-Key": key})
+            answer = client.post(path, json=body, headers={"Idempotency-Key": key})
         except httpx.TransportError:
-            self.acknowledged.unheard.append((key, body))
+            self.acknowledged.unheard.append((path, key, body))
             raise
-        if self._is_answered(answer, TURN):
+        if path == TURN and self._is_answered(answer, TURN):
             stored = self.acknowledged.turns.setdefault(body["session"], [])
             stored += [message["content"] for message in body["messages"]]
+        elif path == INGEST and self._is_answered(answer, INGEST, 202):
+            self.acknowledged.ingested.setdefault(body["session"], []).append(body["text"])
+            self.acknowledged.jobs.append(str(answer.json()["job"]["id"]))
 
     def _ingest(self, client: httpx.Client) -> None:
         text = " ".join(self._text("sentence") for _ in range(self._random.choice((1, 20, 80))))
         body = {"text": text, "source": f"{self._name} {self._n}", "session": f"{self._name} files"}
-        answer = client.post(INGEST, json=body)
-        if self._is_answered(answer, INGEST, 202):
-            self.acknowledged.ingested.setdefault(body["session"], []).append(text)
-            self.acknowledged.jobs.append(str(answer.json()["job"]["id"]))
+        self._store(client, INGEST, uuid4().hex, body)
 
     def _is_answered(self, answer: httpx.Response, what: str, success: int = 200) -> bool:
         if answer.status_code not in (success, *_MAY_WAIT):

@@ -20,6 +20,10 @@ _NEEDS = ("weights", "experts_all", "kv_per_token", "kv_per_token_16", "kv_total
 _PLACES = ("device_need", "host_need", "cold_in_ram", "cold_on_disk", "index", "store")
 _TIMES = ("restore_window", "restore_all", "read_again_device", "read_again_cpu")
 _SPEEDS = ("decode_device", "decode_cpu", "prefill_device", "prefill_cpu")
+_ELSEWHERE = (
+    *("decode_used", "decode_gpu", "decode_gpus", "decode_unified", "decode_rented"),
+    *("decode_smaller", "decode_smaller_cpu"),
+)
 _STREAM = (
     "experts_token",
     "experts_missed",
@@ -32,7 +36,6 @@ _STREAM = (
 _MONEY = ("electricity_month", "rent_month", "api_month", "breakeven", "gpus_needed", "gpus_price")
 _STYLES = {"yes": "green", "no": "red", "maybe": "yellow"}
 _WORDS = {
-    "pay_month": "month",
     "token/user": "tokens",
     "token/second": "tokens/s",
     "byte/token": "B/token",
@@ -42,13 +45,15 @@ _WORDS = {
 
 def print_plan(document: dict[str, Any]) -> None:
     """For people. What is unknown is listed once, with what to supply."""
+    prices = document["prices"]
+    document = _in_words(document, prices[0]["currency"] if prices else "currency units")
     console = OutputConsole()
     results = {one["law"]: one for one in document["calculations"]}
     console.print(Text(bottleneck(document, results), style="bold"), soft_wrap=True)
     for remark in document["remarks"]:
         console.print(Text(remark), soft_wrap=True)
     has_experts = document["inputs"]["experts"]["value"] != 0
-    groups = [_NEEDS, _PLACES, _TIMES, _SPEEDS, *([_STREAM] if has_experts else []), _MONEY]
+    groups = [_NEEDS, _PLACES, _TIMES, _SPEEDS, *([_STREAM] if has_experts else []), _ELSEWHERE, _MONEY]
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="left", overflow="fold")
     table.add_column(justify="right")
@@ -69,20 +74,57 @@ def print_plan(document: dict[str, Any]) -> None:
         console.print(Text(f"unknown; supply {visible(told)}"), soft_wrap=True)
 
 
+def _in_words(value: Any, currency: str) -> Any:
+    """The same document with units as people write them, money in a currency."""
+    if isinstance(value, list):
+        return [_in_words(one, currency) for one in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _in_words(one, currency) for name, one in value.items()}
+    if isinstance(found.get("unit"), str):
+        words = {"money": currency, "pay_month": "month"}
+        found["unit"] = "/".join(words.get(part, part) for part in found["unit"].split("/"))
+    return found
+
+
 def bottleneck(document: dict[str, Any], results: dict[str, Any]) -> str:
     """What stands in the way the most, in one line."""
     short = document["shortage"]
     if short is not None:
         return f"{short['name']} is short: {amount_text(short['need'])} needed, {amount_text(short['has'])} there"
+    lacks = results["device_lacks"]
+    if document["inputs"]["vram"]["value"] and lacks["value"]:
+        need = amount_text(results["device_need"])
+        told = f"device memory is short by {amount_text(lacks)} of the {need} needed, and memory takes the rest"
+        return f"{told}{_speed_from_memory(document, results)}"
     device, host = results["decode_device"], results["decode_cpu"]
     fits = document["inputs"]["vram"]["value"] and results["device_need"]["value"] is not None
     on_device = fits and document["verdicts"][0]["way"] == "device"
     best = device if on_device and device["value"] is not None else host
     if best["value"] is None:
         return "nothing is known to be short"
-    shares = (results["active"]["value"], results["attended"]["value"])
-    what = "the weights" if shares[0] >= shares[1] else "the KV of the window"
-    return f"nothing is short; generating waits for reading {what}: at most {amount_text(best)}"
+    return f"nothing is short; generating waits for reading {_what_is_read(results)}: at most {amount_text(best)}"
+
+
+def _speed_from_memory(document: dict[str, Any], results: dict[str, Any]) -> str:
+    """How fast it can be where the device is too small and memory is not; nothing where that is unknown."""
+    experts = next(one for one in document["verdicts"] if one["path"] == "experts")
+    if experts["verdict"] == "yes" and experts["way"].endswith("the rest on the device"):
+        speeds = [results[name] for name in ("stream_ram", "stream_split") if results[name]["value"] is not None]
+        if speeds:
+            best = max(speeds, key=lambda one: one["value"])
+            return f", with experts in it and the rest on the device: at most {amount_text(best)}"
+    host = results["decode_cpu"]
+    if host["value"] is None:
+        return ""
+    what = _what_is_read(results)
+    return f"; on the processor alone, generating waits for reading {what}: at most {amount_text(host)}"
+
+
+def _what_is_read(results: dict[str, Any]) -> str:
+    """What most of a token's time goes to."""
+    weights, kept = results["active"]["value"], results["attended"]["value"]
+    return "the weights" if weights >= kept else "the KV of the window"
 
 
 def _is_told(one: dict[str, Any]) -> bool:

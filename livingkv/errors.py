@@ -66,6 +66,10 @@ class SentenceForgotten(InputError):
     """The sentence was there and was forgotten."""
 
 
+class KeyReused(InputError):
+    """The idempotency key came with another request before."""
+
+
 class QuestionError(InputError):
     """A question or chat message cannot be used."""
 

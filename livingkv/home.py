@@ -16,6 +16,7 @@ from livingkv.conversation_mark import is_conversation
 from livingkv.describing import tier_stats, tiers_together
 from livingkv.errors import (
     InputError,
+    KeyReused,
     PageDamaged,
     PageDropped,
     RecordDamaged,
@@ -32,7 +33,7 @@ from livingkv.models import LoadedModel
 from livingkv.repairing import repair_session, reread_window
 from livingkv.results import CheckReport, TierStats
 from livingkv.settings import LookBack, Settings
-from livingkv.store import SessionRow, Store
+from livingkv.store import IdempotencyKey, SessionRow, Store, StoredRequest
 from livingkv.store_and_model import StoreAndModel
 from livingkv.stored_kv import restore_hot_window
 from livingkv.tiers import TieredPages, open_pages
@@ -93,15 +94,24 @@ class Home(StoreAndModel):
         """What the hot windows that are held take of device memory."""
         return sum(hot.workspace.size_bytes for hot in self._hot.values())
 
-    def session_for_writing(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
+    def request(self, once: IdempotencyKey) -> StoredRequest | None:
+        """What a request of this key stored, None if none did. Raises KeyReused where that one asked something else."""
+        found = self.store().request(once) if self.has_store else None
+        if found is not None and found.digest != once.digest:
+            raise KeyReused("idempotency key", "another request than before", "a new key is needed")
+        return found
+
+    def session_for_writing(
+        self, name: str, *, kv: bool = True, encrypt: bool = False, once: IdempotencyKey | None = None
+    ) -> SessionRow:
         """The session called `name`, made now if it does not exist; with `kv` False it is text-only from the start,
-        with `encrypt` it is encrypted.
+        with `encrypt` it is encrypted. once: stored with a new one.
 
         Raises InputError where it exists and keeps KV, or is in the clear, all the same.
         """
         row = self.known_session(name, kv=kv, encrypt=encrypt)
         if row is None:
-            row = self.writable_store().create_session(name, kv=kv, encrypt=encrypt)
+            row = self.writable_store().create_session(name, kv=kv, encrypt=encrypt, once=once)
             if encrypt:
                 self.let_go()  # sealed pages need more room in RAM
         return row

@@ -17,7 +17,7 @@ from livingkv.repairing import repair_session
 from livingkv.restoring import archived_in, described, erase_archived, restore_sentences
 from livingkv.results import Archived, ArchiveErased, Forgotten, Hot, Ingested, Reembedded, Repaired, SessionInfo
 from livingkv.scope import Scope
-from livingkv.store import DefragReport, ForgetReceipt, check_session_name
+from livingkv.store import DefragReport, ForgetReceipt, IdempotencyKey, check_session_name
 
 
 class Keeping:
@@ -48,10 +48,11 @@ class Keeping:
         self._home.index.mend()
         return [one for one in done if one.pages or one.tail or one.problem]
 
-    def fork(self, session: str, name: str) -> SessionInfo:
-        """A new session that begins as this one; pages are shared, neither affects the other. Raises SessionExists."""
+    def fork(self, session: str, name: str, *, once: IdempotencyKey | None = None) -> SessionInfo:
+        """A new session that begins as this one; pages are shared, neither affects the other. once: stored with it,
+        for `Store.request` to find. Raises SessionExists."""
         store = self._home.writable_store()
-        row = store.fork(store.session(session).session_id, name)
+        row = store.fork(store.session(session).session_id, name, once)
         self._home.index.feed()
         return session_info(row)
 

@@ -41,7 +41,7 @@ from livingkv.scope import Scope
 from livingkv.session_reader import Origin, SessionReader
 from livingkv.settings import Settings
 from livingkv.sources import check_text, read_source
-from livingkv.store import SessionRow, check_session_name
+from livingkv.store import IdempotencyKey, SessionRow, check_session_name
 from livingkv.writing import WriteBehind
 
 OnText = Callable[[str], None]
@@ -238,25 +238,34 @@ class Memory(Looking, Keeping):
         return turn_of(row, generated.text.strip(), beside.answer, reused, prefilled, asking.clock.timings())
 
     def add_messages(
-        self, messages: Iterable[Mapping[str, object]], *, session: str = "default", encrypt: bool = False
+        self,
+        messages: Iterable[Mapping[str, object]],
+        *,
+        session: str = "default",
+        encrypt: bool = False,
+        once: IdempotencyKey | None = None,
     ) -> AddedMessages:
         """Read messages of a conversation that took place elsewhere, `{"role": "user" or "assistant", "content": text}`
         each, oldest first, as turns of the session; nothing is generated. encrypt: as for `ingest`.
 
         All of them are durable on return, or none is there: they are in memory until then, so that a long history is
-        better added in parts. A second call with the same messages adds them again. Raises InputError, ModelError or
-        StoreError: the session is unchanged then, and one that was made for them is empty.
+        better added in parts. A second call with the same messages adds them again, unless both have the same `once`:
+        that is stored with the messages, and known for a day. Raises InputError, ModelError or StoreError: the session
+        is unchanged then, and one that was made for them is empty.
         """
         started, said = perf_counter(), check_messages(messages)
         check_session_name(session)
         self._home.writable_store()
+        if once is not None and (known := self._home.request(once)) is not None:
+            row = self._home.store().session(session)
+            return added_messages(row, row, 0, perf_counter() - started, sentence_ids=known.sentence_ids)
         engine, before = self._home.engine(), self._home.session_for_writing(session, encrypt=encrypt)
         with self._reader(before, document=before.text_only) as reader:
             at_start, store, runner = self._home.at_message_start(reader.session_id), self._home.store(), engine.runner
             n_read = runner.n_prefilled
             appends = read_messages(reader, said, at_start=at_start)
             n_prefilled = runner.n_prefilled - n_read
-            sentence_ids = store.append_all(appends)
+            sentence_ids = store.append_all(appends, once)
         self._home.index.feed_if_possible()
         return added_messages(
             before,

@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from livingkv.errors import InputError
 from livingkv.model_fetch import Progress
 from livingkv.models import AskedDualChunk, DualChunk, LoadedModel, Weights, load_model
 from livingkv.store import Fingerprint
@@ -50,10 +49,9 @@ class ModelChoice:
 
     def load(self, progress: Progress | None = None) -> LoadedModel:
         """Find and load it. Blocks and raises as `load_model`; InputError where wanted rules are not in the config."""
-        rules: AskedDualChunk = "off" if self.dual_chunk is False else None
-        if isinstance(self.dual_chunk, DualChunk):
-            rules = self.dual_chunk
-        loaded = load_model(
+        asked = self.dual_chunk
+        rules: AskedDualChunk = ("config" if asked else "off") if isinstance(asked, bool) else asked
+        return load_model(
             self.spec,
             weights=self.weights,
             dual_chunk=rules,
@@ -61,8 +59,3 @@ class ModelChoice:
             experts_pack=self.experts_pack,
             progress=progress,
         )
-        if self.dual_chunk is True and loaded.dual_chunk is None:
-            loaded.close()
-            allowed = f"{loaded.name} has no dual-chunk sizes in its config: leave it out, or give sizes"
-            raise InputError("dual_chunk", "True", allowed)
-        return loaded

@@ -44,13 +44,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PublishedGguf:
-    """A GGUF file that is known by its digest, and where to get it. `parts` are in order of concatenation."""
+    """A GGUF file that is known by its digest, and where to get it. `parts` are in order of concatenation.
+
+    has_experts: it is a mixture of them, so that they can be streamed.
+    """
 
     file_name: str
     sha256: str
     size_bytes: int
     hub_repo: str | None
     parts: tuple[Part, ...]
+    has_experts: bool = False
 
 
 def fetch_published(published: PublishedGguf, cache: Path, progress: Progress | None = None) -> Path:

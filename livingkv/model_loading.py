@@ -119,12 +119,17 @@ def _has_bitsandbytes() -> bool:
     return importlib.util.find_spec("bitsandbytes") is not None
 
 
+def require_quantizer(quantization: str) -> None:
+    """Raise InputError where these weights are packed by what is not installed. "none" is always fine."""
+    if quantization != "none" and not _has_bitsandbytes():
+        allowed = "bf16 or fp32 is allowed until bitsandbytes is installed (pip install bitsandbytes)"
+        raise InputError("weights", quantization, allowed)
+
+
 def _bitsandbytes_config(quantization: str, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig
 
-    if not _has_bitsandbytes():
-        allowed = "bf16 or fp32 is allowed until bitsandbytes is installed (pip install bitsandbytes)"
-        raise InputError("weights", quantization, allowed)
+    require_quantizer(quantization)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns in every forward pass of the network
     if quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)

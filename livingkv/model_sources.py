@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from livingkv.errors import InputError, ModelNotFound
+from livingkv.errors import InputError, ModelNotFound, UnsupportedModel
 from livingkv.fingerprints import file_sha256
 from livingkv.gguf_conversion import convert_gguf, converted_folder
+from livingkv.gguf_header import read_gguf_header
 from livingkv.model_fetch import Part, Progress, PublishedGguf, fetch_published
 from livingkv.model_hub import hub_folder
 from livingkv.model_loading import read_config
@@ -47,6 +50,9 @@ HUB_IDS = {
 }
 """Short names of hub ids."""
 
+Check = Callable[[str, Any], None]
+"""Is told a model's name and its Hugging Face config; raises UnsupportedModel or InputError for one that is unfit."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -74,30 +80,39 @@ def cache_folder() -> Path:
         raise InputError("LIVINGKV_CACHE", "nothing", "a folder must be named where there is no home folder") from error
 
 
-def find_model(spec: str | Path | None, progress: Progress | None = None) -> ModelFolder:
+def find_model(
+    spec: str | Path | None,
+    progress: Progress | None = None,
+    *,
+    check: Check = refuse_unsupported,
+    streamed: bool = False,
+) -> ModelFolder:
     """The model folder that `spec` means, fetched and converted where needed. Blocks, the first time for minutes.
 
     In this order: a short name (exactly), an existing folder or GGUF file, a hub id. None means $LIVINGKV_MODEL, else
-    the default model. What the config tells to be unfit is refused before weights are fetched (UnsupportedModel).
-    Raises ModelNotFound, ModelDamaged.
+    the default model. `check` is asked before weights are fetched. streamed: experts are wanted, and a GGUF file that
+    has none is refused before it is fetched or converted (UnsupportedModel). Raises ModelNotFound, ModelDamaged, and
+    what `check` raises.
     """
     given = str(spec if spec is not None else os.environ.get("LIVINGKV_MODEL") or DEFAULT_MODEL).strip()
     if given.lower() in PUBLISHED:
-        return _published(given.lower(), progress)
+        return _published(given.lower(), progress, streamed=streamed)
     path = Path(given).expanduser()
     if given and is_folder(path):
-        return _local_folder(path, progress)
+        return _local_folder(path, progress, streamed=streamed)
     if is_file(path):
-        return _gguf_file(path, progress)
+        return _gguf_file(path, progress, streamed=streamed)
     repo = HUB_IDS.get(given.lower(), given)
     if _HUB_ID.fullmatch(repo):
-        return ModelFolder(repo, _hub(repo, progress))
+        return ModelFolder(repo, _hub(repo, progress, check))
     names = ", ".join(sorted([*PUBLISHED, *HUB_IDS]))
     raise ModelNotFound(f"{given!r} is no folder, GGUF file or hub id (org/name); short names are {names}")
 
 
-def _published(name: str, progress: Progress | None) -> ModelFolder:
+def _published(name: str, progress: Progress | None, *, streamed: bool) -> ModelFolder:
     published, cache = PUBLISHED[name], cache_folder()
+    if streamed and not published.has_experts:
+        raise _without_experts(name)
     ready = converted_folder(Path(published.file_name), published.sha256, cache)
     if ready.is_dir():
         return ModelFolder(name, ready)
@@ -105,16 +120,18 @@ def _published(name: str, progress: Progress | None) -> ModelFolder:
     return ModelFolder(name, convert_gguf(gguf, published.sha256, cache, progress))
 
 
-def _local_folder(path: Path, progress: Progress | None) -> ModelFolder:
+def _local_folder(path: Path, progress: Progress | None, *, streamed: bool) -> ModelFolder:
     ggufs = sorted(path.glob("*.gguf"))
     if not (path / "config.json").is_file() and len(ggufs) == 1:
-        return _gguf_file(ggufs[0], progress)
+        return _gguf_file(ggufs[0], progress, streamed=streamed)
     return ModelFolder(path.resolve().name, path, str(path.resolve()))
 
 
-def _gguf_file(path: Path, progress: Progress | None) -> ModelFolder:
+def _gguf_file(path: Path, progress: Progress | None, *, streamed: bool) -> ModelFolder:
     if path.suffix.lower() != ".gguf":
         raise ModelNotFound(f"{path}: a model file must be a .gguf file; for safetensors give the folder")
+    if streamed:
+        _require_experts(path)
     cache = cache_folder()
     try:
         sha256 = file_sha256(path, cache)
@@ -123,6 +140,18 @@ def _gguf_file(path: Path, progress: Progress | None) -> ModelFolder:
     return ModelFolder(path.stem, convert_gguf(path, sha256, cache, progress), str(path.resolve()))
 
 
-def _hub(repo: str, progress: Progress | None) -> Path:
+def _require_experts(gguf: Path) -> None:
+    """By the metadata of the file: a conversion takes minutes, and needs room for all weights."""
+    metadata = read_gguf_header(gguf).metadata
+    architecture = metadata.get("general.architecture")
+    if not metadata.get(f"{architecture}.expert_count"):
+        raise _without_experts(f"{gguf.name} ({architecture})")
+
+
+def _without_experts(name: str) -> UnsupportedModel:
+    return UnsupportedModel(f"{name}: it has no experts, so that it is no mixture of them: load it without streaming")
+
+
+def _hub(repo: str, progress: Progress | None, check: Check) -> Path:
     show = (lambda done, total: progress("fetch", done, total)) if progress else None
-    return hub_folder(repo, lambda folder: refuse_unsupported(repo, read_config(folder)), show)
+    return hub_folder(repo, lambda folder: check(repo, read_config(folder)), show)

@@ -18,10 +18,11 @@ from torch import Tensor
 from livingkv.codec import PageCodec
 from livingkv.errors import InputError, UnsupportedModel
 from livingkv.experts import StreamedModel, load_streamed
+from livingkv.experts.plan import refuse_unstreamable
 from livingkv.fingerprints import network_digest, tokenizer_digest, weights_digest
 from livingkv.index import TokenEmbedder
 from livingkv.model_fetch import Progress
-from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config
+from livingkv.model_loading import load_network, load_tokenizer, quiet, read_config, require_quantizer
 from livingkv.model_probe import AttentionFacts, probe_attention
 from livingkv.model_refusal import refuse_unsupported
 from livingkv.model_rope import DualChunk, Rope, read_rope, rope_text
@@ -32,8 +33,8 @@ __all__ = ["DualChunk", "LoadedModel", "ModelShape", "Rope", "Weights", "from_ne
 
 Weights = Literal["bf16", "fp32", "int8", "int4", "8bit", "4bit"]
 DecodeWeights = Literal["int8", "int4"]
-AskedDualChunk = DualChunk | Literal["off"] | None
-"""Rules that the caller wants, "off" for none, None for those of the model's config."""
+AskedDualChunk = DualChunk | Literal["off", "config"] | None
+"""Rules that the caller wants, "off" for none, None for those of the model's config; "config": it must have some."""
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
 
@@ -111,12 +112,12 @@ def load_model(
     LIVINGKV_MODEL, else the default model. device: CUDA where there is one, else the CPU. weights: "bf16", "fp32",
     "int8" or "int4" (text is read in bf16, generation reads 8 or 4 bits; on a CPU, where "int8" is the default), or
     "8bit" and "4bit" through bitsandbytes (on the CPU only where `device` says so). dtype: of activations and KV, by
-    default the weights'. dual_chunk: by default the config's, "off" for plain positions.
+    default the weights'. dual_chunk: by default the config's, "off" for plain positions, "config": it must have some.
     experts_ram_bytes: experts of a mixture-of-experts model are streamed (livingkv.experts) within so much RAM, and
     computed as transformers' eager code does; what a store is told of the model is the same. `close` it in the end.
     experts_pack: where they are read from, as `load_streamed` has it.
-    Raises ModelNotFound, ModelDamaged, UnsupportedModel (before any weights are fetched where the config tells) or
-    InputError.
+    Raises ModelNotFound, ModelDamaged, UnsupportedModel or InputError: before any weights are fetched or converted
+    where the arguments, the config or a GGUF file's metadata tell.
     """
     place, computed_in = device_of(device), dtype_of(weights, dtype)
     if weights in ("8bit", "4bit") and device is None and place.type != "cuda":
@@ -124,18 +125,25 @@ def load_model(
     if place.type == "cpu":
         use_threads()
     decode_weights = _decode_weights(weights, place, computed_in, streamed=experts_ram_bytes is not None)
-    source = find_model(spec, progress)
-    refuse_unsupported(source.name, read_config(source.folder))
+    quantization = weights if weights in ("8bit", "4bit") else "none"
+    if experts_ram_bytes is not None and quantization != "none":
+        raise InputError("weights", weights, "bf16 or fp32 is allowed where experts are streamed")
+    require_quantizer(quantization)
+
+    def check(name: str, config: Any) -> None:
+        _refuse(name, config, dual_chunk)
+        if experts_ram_bytes is not None:
+            refuse_unstreamable(name, config)
+
+    source = find_model(spec, progress, check=check, streamed=experts_ram_bytes is not None)
+    _refuse(source.name, read_config(source.folder), dual_chunk)
     if progress:
         progress("load", 0, 1)
-    quantization = weights if weights in ("8bit", "4bit") else "none"
     with ExitStack() as undo:
         experts = None
         if experts_ram_bytes is None:
             network = load_network(source.folder, dtype=computed_in, device=place, quantization=quantization)
         else:
-            if quantization != "none":
-                raise InputError("weights", weights, "bf16 or fp32 is allowed where experts are streamed")
             experts = undo.enter_context(
                 load_streamed(
                     source.folder,
@@ -153,6 +161,14 @@ def load_model(
     if progress:
         progress("load", 1, 1)
     return loaded
+
+
+def _refuse(name: str, config: Any, dual_chunk: AskedDualChunk) -> None:
+    """Raise for a config that is unfit, or has no rules where some are asked of it."""
+    refuse_unsupported(name, config)
+    if dual_chunk == "config" and DualChunk.from_config(config) is None:
+        allowed = f"{name} has no dual-chunk sizes in its config: leave it out, or give sizes"
+        raise InputError("dual_chunk", "True", allowed)
 
 
 def _decode_weights(
@@ -200,7 +216,7 @@ def from_network(
 
     Raises UnsupportedModel as `load_model` does. The model digest is of the tensors in memory.
     """
-    refuse_unsupported(name, network.config)
+    _refuse(name, network.config, dual_chunk)
     _require_onedevice_of(name, network)
     digests = network_digest(network), tokenizer_digest(tokenizer)
     return _described(
@@ -258,9 +274,11 @@ def _described(
 def _dual_chunk(asked: AskedDualChunk, own: DualChunk | None) -> DualChunk | None:
     if asked == "off":
         return None
-    if asked is not None and not isinstance(asked, DualChunk):
-        raise InputError("dual_chunk", repr(asked), 'a DualChunk, "off" or None is allowed')
-    return asked or own
+    if asked is None or asked == "config":
+        return own
+    if not isinstance(asked, DualChunk):
+        raise InputError("dual_chunk", repr(asked), 'a DualChunk, "off", "config" or None is allowed')
+    return asked
 
 
 def _require_onedevice_of(name: str, network: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from livingkv.errors import InputError, UnsupportedModel
 from livingkv.experts import StreamedModel, load_streamed
+from livingkv.experts.plan import refuse_unstreamable
 from livingkv.model_choice import ModelChoice
 from livingkv.model_sources import find_model
 from livingkv.models import device_of, dtype_of, stop_ids_of
@@ -50,7 +51,7 @@ def load_state_model(choice: ModelChoice, reason: str) -> StateModel:
     if choice.weights not in (None, "bf16", "fp32"):
         raise InputError("weights", choice.weights, "bf16 or fp32 is allowed where experts are streamed")
     assert choice.experts_ram_bytes is not None, "asked for with the backend experts"
-    source = find_model(choice.spec)
+    source = find_model(choice.spec, check=refuse_unstreamable, streamed=True)
     with ExitStack() as undo:
         streamed = undo.enter_context(
             load_streamed(

@@ -4,9 +4,9 @@
 
 Clients talk in 50 sessions, store turns and ingest texts, all at once; SIGKILL comes at a random moment, 0.3 to 4 s
 after the service was ready, and it is started again over the same stores. What the clients were told is the oracle.
-Turns whose answer the kill took are sent again under their own Idempotency-Key. In the end every acknowledged text is
-looked for in the store, through the library and read-only: in its session, in its order, and once. Ends with 1 where
-one is missing or doubled.
+What is stored and whose answer the kill took is sent again under its own Idempotency-Key. In the end every
+acknowledged text is looked for in the store, through the library and read-only: in its session, in its order, and
+once. Ends with 1 where one is missing or doubled.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def one_life(stores: Path, model: str, log: Path, clients: Sequence[KillClient],
 
 def last_life(stores: Path, model: str, log: Path, clients: Sequence[KillClient]) -> dict[str, Any]:
     """Start it once more, wait until all jobs have ended, and stop it as it should be."""
-    wanted = {job for client in clients for job in client.acknowledged.jobs}
     states: dict[str, str] = {}
     with service(stores, model, log, OPTIONS) as served, httpx.Client(base_url=served.url, timeout=60) as client:
         for each in clients:
             each.say_again(served.url)
+        wanted = {job for each in clients for job in each.acknowledged.jobs}
         deadline = time.monotonic() + JOBS_S
         for job in sorted(wanted):
             while (state := _state(client, job)) in ("queued", "running") and time.monotonic() < deadline:

@@ -5,6 +5,7 @@ Knows folders and headers; refuses to know RAM and reads.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -84,6 +85,18 @@ def plan_of(
     elsewhere = {*tensors, *(name for table in tables for name in table.tensors)}
     rest = _rest(checkpoint, names, elsewhere, is_coded=scheme is not PLAIN)
     return Plan(folder, found, config, dtype, device, modules, checkpoint, rest, index, forms, tables)
+
+
+def refuse_unstreamable(name: str, config: Any) -> None:
+    """Return when experts of a model with that config may be streamed; else raise UnsupportedModel, as `plan_of` would
+    with its files. The network is built without memory, which takes a moment. The config stays as it is."""
+    own = copy.deepcopy(config)
+    try:
+        scheme_of(_taken(own))
+        found, inner = causal_class(own)
+        expert_modules(skeleton(found, inner, torch.get_default_dtype()))
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{name}: {error}") from error
 
 
 def _rest(

@@ -16,6 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from livingkv.errors import UnsupportedModel
 from livingkv.experts.skeleton import causal_class, expert_parameters, is_experts, skeleton
 from livingkv.model_loading import first_line, quiet
+from livingkv.planner.fact import KV_SYMBOLS
 from livingkv.planner.kv_facts import kv_facts
 from livingkv.planner.kv_layers import layers_of
 
@@ -34,6 +35,7 @@ _BUILD = (
 )
 _MOST_LAYERS, _MOST_EXPERTS, _MOST_NAMED = 1024, 1 << 17, 1 << 20
 _OF_TOKENS = ("resident_parameters", "steady_parameters", "active_parameters", "reading_parameters")
+_WINDOWS = frozenset({"sliding_window", "attention_chunk_size"})
 _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "expert_bytes": 0.0}
 
 
@@ -41,7 +43,8 @@ _NO_EXPERTS = {"moe_layers": 0.0, "experts": 0.0, "experts_per_token": 0.0, "exp
 class Counted:
     """What a network without memory says. values: of symbols; bits and bytes are not among them.
 
-    embedding: parameters of the input embedding where a token takes one row of them; 0 where it is the output's, too.
+    row_tables: last names of modules that are tables of which a token takes a row: embeddings but one that is the
+    output's, too.
     """
 
     kind: str
@@ -49,7 +52,7 @@ class Counted:
     why_not: Mapping[str, str]
     page_bits: float | None
     expert_parameters: float | None
-    embedding: int
+    row_tables: frozenset[str]
     n_layers: int
     dtype_bits: int | None
 
@@ -63,6 +66,7 @@ def config_of(values: Mapping[str, Any]) -> Any:
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise UnsupportedModel(f"{str(kind)[:40]!r}: transformers knows no model of this type")
     require_modest(values)
+    _require_whole_layers(kind, values)
     try:
         with quiet():
             return CONFIG_MAPPING[kind].from_dict(_without_code(values))
@@ -70,12 +74,25 @@ def config_of(values: Mapping[str, Any]) -> Any:
         raise UnsupportedModel(f"{kind}: transformers cannot read this config ({first_line(error)})") from error
 
 
+def _require_whole_layers(kind: str, values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModel for layers that differ in what a network would be built without."""
+    for one in (values, *(inner for inner in values.values() if isinstance(inner, dict))):
+        differing = one.get("per_layer_config")
+        if not differing:
+            continue
+        layers = differing.values() if isinstance(differing, dict) else [None]
+        if any(not isinstance(layer, dict) or "skip" in layer for layer in layers):
+            raise UnsupportedModel(f"{kind}: its layers differ in a way that is not understood (per_layer_config)")
+
+
 def _without_code(values: Mapping[str, Any]) -> dict[str, Any]:
     """Without what names code that would be fetched and run, such as kernels of the hub, and without private fields."""
     return {
         name: _without_code(value) if isinstance(value, dict) else value
         for name, value in values.items()
-        if not (str(name).startswith("_") or re.search("implementation|auto_map|kernel", str(name)))
+        if not (
+            str(name).startswith("_") or re.search("implementation|auto_map|kernel|^allow_global_per_layer", str(name))
+        )
         or re.search("conv_kernel|kernel_size|kernel_dim", str(name))
     }
 
@@ -119,6 +136,7 @@ def _built(config: Any) -> Counted:
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModel(f"{config.model_type}: it has an encoder besides, whose part is not understood")
     found, config = causal_class(config)
+    _allow_windows(config)
     stored = getattr(config, "quantization_config", None)
     if stored is not None:
         del config.quantization_config
@@ -127,20 +145,28 @@ def _built(config: Any) -> Counted:
     return _counted(network, config, bits)
 
 
+def _allow_windows(config: Any) -> None:
+    """Let a network be built whose layers differ in their windows alone, which its tensors do not show."""
+    if not getattr(config, "is_heterogeneous", False):
+        return
+    if config.per_layer_attributes <= _WINDOWS:
+        config.allow_global_per_layer_attribute_access = True
+
+
 def _counted(network: Any, config: Any, bits: int | None) -> Counted:
     layers = layers_of(network)
     kept = None if layers is None else kv_facts([one for parts in layers.values() for one in parts])
     reason = "its layers keep something that is not understood"
-    names = ("kv_elements", "bounded_elements", "sliding_window", "state_bytes")
     values: dict[str, float | None] = dict(kept.values) if kept else {}
-    why_not = dict(kept.why_not) if kept else dict.fromkeys(names, reason)
+    why_not = dict(kept.why_not) if kept else dict.fromkeys(KV_SYMBOLS, reason)
     tied = bool(getattr(config, "tie_word_embeddings", False))
     inner = network.get_input_embeddings().weight
     outer = network.get_output_embeddings()
     total = sum(parameter.numel() for parameter in network.parameters())
     if tied and outer is not None and outer.weight is not inner:
         total -= outer.weight.numel()
-    embedding = 0 if tied else inner.numel()
+    rows = _row_tables(network, inner if tied else None)
+    embedding = sum(rows.values())
     head = 0 if outer is None else outer.weight.numel()
     values |= {"parameters": total, "native_context": getattr(config, "max_position_embeddings", None)}
     why_not["native_context"] = "the config does not say max_position_embeddings"
@@ -153,17 +179,27 @@ def _counted(network: Any, config: Any, bits: int | None) -> Counted:
         why_not,
         kept.page_bits if kept else None,
         one,
-        embedding,
+        frozenset(rows),
         config.num_hidden_layers,
         bits,
     )
+
+
+def _row_tables(network: Any, output: Any) -> dict[str, int]:
+    """Parameters of tables of which a token takes a row, by their modules' last names; without the output's."""
+    found: dict[str, int] = {}
+    for name, module in network.named_modules():
+        if isinstance(module, torch.nn.Embedding) and module.weight is not output:
+            last = name.rpartition(".")[2]
+            found[last] = found.get(last, 0) + module.weight.numel()
+    return found
 
 
 def _by_use(
     total: int, embedding: int, head: int, experts: Mapping[str, float | None], one: float
 ) -> dict[str, float | None]:
     """Parameters outside of the experts, and those that a token is multiplied with; none where experts are unknown.
-    embedding, head: parameters of the input's table and of the output's; one: of one expert."""
+    embedding, head: parameters of tables of rows and of the output's; one: of one expert."""
     layers, n_experts, chosen = (experts[name] for name in ("moe_layers", "experts", "experts_per_token"))
     if layers is None or n_experts is None or chosen is None:
         return {}

@@ -23,6 +23,8 @@ MODEL_SYMBOLS = (
     "kv_elements",
     "bounded_elements",
     "sliding_window",
+    "wider_elements",
+    "wider_window",
     "state_bytes",
     "native_context",
     "moe_layers",
@@ -31,6 +33,9 @@ MODEL_SYMBOLS = (
     "expert_bytes",
 )
 """What a model says of itself."""
+
+KV_SYMBOLS = ("kv_elements", "bounded_elements", "sliding_window", "wider_elements", "wider_window", "state_bytes")
+"""Of these, what its layers keep."""
 
 
 @dataclass(frozen=True, slots=True)

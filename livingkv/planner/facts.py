@@ -89,7 +89,7 @@ def _of_folder(name: str, folder: Path) -> ModelFacts:
     if model.remarks:
         return model
     found = counted(config_of(_read(folder / "config.json")))
-    stored = stored_in(folder, found.n_layers)
+    stored = stored_in(folder, found)
     if stored is None:
         return model
     units = laws().symbols

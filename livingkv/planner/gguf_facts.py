@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from livingkv.errors import ModelDamaged, UnsupportedModel
+from livingkv.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from livingkv.model_loading import first_line
-from livingkv.planner.fact import ModelFacts, facts_of
-from livingkv.planner.gguf_header import GgufHeader, GgufTensor, read_gguf_header
+from livingkv.planner.fact import KV_SYMBOLS, ModelFacts, facts_of
 from livingkv.planner.kv_facts import kv_facts
 from livingkv.planner.kv_layers import LayerKeeps
 
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.(.+)")
 _EXPERTS = re.compile(r"ffn_(?:gate|up|down|gate_up)_exps\.")
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+_ROW_TABLES = ("per_layer_token_embd.weight", "position_embd.weight")
+"""Tables of which a token takes a row, and that are nobody's output."""
+_SHARING = ("gemma3n", "gemma4")
+"""Architectures whose later layers may attend what earlier ones keep."""
 
 
 def gguf_facts(path: Path) -> ModelFacts:
@@ -43,7 +47,7 @@ def _facts(path: Path, header: GgufHeader) -> ModelFacts:
     page_bits = None
     if layers is None:
         reason = "the file does not say what its layers keep"
-        why_not |= dict.fromkeys(("kv_elements", "bounded_elements", "sliding_window", "state_bytes"), reason)
+        why_not |= dict.fromkeys(KV_SYMBOLS, reason)
     else:
         kept = kv_facts(layers)
         values, why_not, page_bits = {**values, **kept.values}, {**why_not, **kept.why_not}, kept.page_bits
@@ -82,7 +86,8 @@ def _weights(
     inside = [tensor for name, tensor in tensors.items() if _EXPERTS.search(name)]
     total, n_bytes = _sums(list(tensors.values()))
     in_experts, expert_bytes = _sums(inside)
-    embedding = _sums([tensors[_EMBEDDING]]) if _OUTPUT in tensors else (0, 0)
+    rows = (*_ROW_TABLES, *((_EMBEDDING,) if _OUTPUT in tensors else ()))
+    embedding = _sums([tensors[name] for name in rows if name in tensors])
     layers = len({found[1] for name in tensors if _EXPERTS.search(name) and (found := _BLOCK.fullmatch(name))})
     experts, chosen = fields.number("expert_count") or 0, fields.number("expert_used_count")
     resident, steady = total - in_experts, total - in_experts - embedding[0]
@@ -123,10 +128,14 @@ def _layers(tensors: Mapping[str, GgufTensor], fields: _Fields) -> list[LayerKee
     window = fields.number("attention.sliding_window")
     latent, rope = fields.number("attention.kv_lora_rank"), fields.number("rope.dimension_count")
     slides = _sliding(fields, int(n_layers or 0)) if window else []
+    shared = fields.number("attention.shared_kv_layers")
     found = []
-    if not n_layers or n_layers > 4096 or slides is None:
+    if not n_layers or n_layers > 4096 or slides is None or (shared is None and fields.architecture in _SHARING):
         return None
     for number in range(int(n_layers)):
+        if number >= n_layers - (shared or 0):
+            found.append(LayerKeeps())
+            continue
         kept_for = int(window) if window and slides[number] else None
         key, value = (tensors.get(f"blk.{number}.attn_{name}.weight") for name in "kv")
         if any(f"blk.{number}.{name}" in tensors for name in ("ssm_conv1d.weight", "ssm_a", "shortconv.conv.weight")):

@@ -22,20 +22,24 @@ class KvFacts:
 
 
 def kv_facts(layers: Iterable[LayerKeeps]) -> KvFacts:
-    """Of all layers together. Windows of different sizes are unknown: the laws have one."""
+    """Of all layers together. More than two sizes of windows are unknown: the laws have two."""
     kept = list(layers)
     growing = sum(layer.elements for layer in kept if layer.window is None)
-    bounded = sum(layer.elements for layer in kept if layer.window is not None)
-    windows = {layer.window for layer in kept if layer.window is not None}
+    windows: dict[int, int] = {}
+    for layer in kept:
+        if layer.window is not None and layer.elements:
+            windows[layer.window] = windows.get(layer.window, 0) + layer.elements
+    bounded, sizes = sum(windows.values()), sorted(windows)
     states = [layer.state_bytes for layer in kept]
     why_not = {}
     values: dict[str, float | None] = {"kv_elements": growing, "bounded_elements": bounded}
-    values["sliding_window"] = max((one for one in windows if one), default=0)
-    if len(windows) > 1:
+    values |= {"sliding_window": sizes[0] if sizes else 0, "wider_elements": 0, "wider_window": 0}
+    if len(sizes) == 2:
+        narrow, wide = sizes
+        values |= {"bounded_elements": windows[narrow], "wider_elements": windows[wide], "wider_window": wide}
+    elif len(sizes) > 2:
         values["sliding_window"] = None
-        why_not["sliding_window"] = (
-            f"layers have windows of {', '.join(map(str, sorted(map(int, filter(None, windows)))))}"
-        )
+        why_not["sliding_window"] = f"layers have windows of {', '.join(map(str, sizes))} tokens"
     values["state_bytes"] = None if None in states else sum(state or 0 for state in states)
     if None in states:
         why_not["state_bytes"] = "some layers keep a state of a kind that is not understood"

@@ -51,6 +51,8 @@ def layers_of(network: Any) -> dict[int, list[LayerKeeps]] | None:
 def _is_attention(module: Any, config: Any, number: int) -> bool:
     if _kind(config, number) in _LINEAR:
         return False
+    if getattr(module, "is_kv_shared_layer", False):  # it may have no projections of its own
+        return True
     return hasattr(module, "k_proj") or hasattr(module, "kv_a_proj_with_mqa") or any(hasattr(module, n) for n in _FUSED)
 
 
@@ -60,9 +62,9 @@ def _kind(config: Any, number: int) -> str | None:
 
 
 def _attention(module: Any, config: Any, number: int) -> LayerKeeps | None:
-    window = _window(module, config, number)
-    if getattr(module, "is_kv_shared_layer", False):
+    if getattr(module, "is_kv_shared_layer", False):  # it attends what an earlier layer keeps
         return LayerKeeps()
+    window = _window(module, config, number)
     if hasattr(module, "kv_a_proj_with_mqa"):  # the latent, as engines keep it that use what MLA is for
         return LayerKeeps(config.kv_lora_rank + config.qk_rope_head_dim, window)
     if hasattr(module, "k_proj"):
@@ -81,12 +83,15 @@ def _attention(module: Any, config: Any, number: int) -> LayerKeeps | None:
 
 def _window(module: Any, config: Any, number: int) -> int | None:
     kind = _kind(config, number)
-    if kind == "chunked_attention":
-        return int(config.attention_chunk_size)
-    if kind is not None and kind != "sliding_attention":
+    if kind not in (None, "sliding_attention", "chunked_attention"):
         return None
-    window = getattr(module, "sliding_window", None) or getattr(config, "sliding_window", None)
-    slides = kind is not None or getattr(config, "use_sliding_window", True) is not False
+    differs = getattr(config, "is_heterogeneous", False)  # per_layer_config: each layer has a config of its own
+    own = config.per_layer_config[number] if differs else config
+    if kind == "chunked_attention":
+        return int(own.attention_chunk_size)
+    of_module = None if differs else getattr(module, "sliding_window", None)
+    window = of_module or getattr(own, "sliding_window", None)
+    slides = kind is not None or getattr(own, "use_sliding_window", True) is not False
     return int(window) if window and slides else None
 
 

@@ -85,9 +85,11 @@ def amount(quantity: Any, wanted: str) -> Amount:
 def amount_in(text: str, wanted: str) -> Amount:
     """An amount as people write it, in the unit `wanted`: 8G, 24GiB, 500GB, 8.2GiB/s, 128k. Raises InputError.
 
-    A number alone is in `wanted`. A letter alone, with or without B, counts binary where bytes are meant (8G is 8 GiB,
-    as everywhere in livingkv), decimal elsewhere; GB and GB/s are 10^9.
+    A number alone is in `wanted`; a share may be in percent, such as 35%. A letter alone, with or without B, counts
+    binary where bytes are meant (8G is 8 GiB, as everywhere in livingkv), decimal elsewhere; GB and GB/s are 10^9.
     """
+    if wanted == "dimensionless" and text.count("%") == 1 and text.rstrip().endswith("%"):
+        return Amount(amount_in(text.replace("%", ""), wanted).value / 100, wanted)
     found = _WRITTEN.fullmatch(text.strip())
     if found is None:
         raise InputError("amount", repr(text[:40]), f"a number with a unit such as {wanted} is allowed")

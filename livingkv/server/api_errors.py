@@ -12,6 +12,7 @@ from livingkv.errors import (
     FingerprintMismatch,
     InputError,
     KeyMissing,
+    KeyReused,
     LivingKVError,
     SessionExists,
     SessionNotFound,
@@ -71,6 +72,8 @@ def api_error(error: LivingKVError) -> ApiError:
         what = error.field if isinstance(error, SettingError) else "model"
         told = f"the service is set up otherwise than this store ({what}): whoever runs it has to mend that"
         return ApiError(500, told, code="service_settings")
+    if isinstance(error, KeyReused):
+        return key_reused()
     if isinstance(error, InputError):
         return ApiError(400, str(error), param=error.field)
     if isinstance(error, StoreFull):
@@ -86,6 +89,12 @@ def api_error(error: LivingKVError) -> ApiError:
 def queue_full() -> ApiError:
     """Too many requests wait already."""
     return ApiError(429, "too many requests are waiting: try again", code="queue_full", retry_after_s=RETRY_AFTER_S)
+
+
+def key_reused() -> ApiError:
+    """The key of another request."""
+    told = "this Idempotency-Key came with another body before: use a new key"
+    return ApiError(409, told, code="idempotency_key_reused")
 
 
 def session_busy() -> ApiError:

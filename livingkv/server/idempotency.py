@@ -18,7 +18,8 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livingkv.server.api_errors import ApiError
+from livingkv.server.api_errors import ApiError, key_reused
+from livingkv.store import IdempotencyKey
 
 HEADER = "idempotency-key"
 KEPT_S = 86_400.0
@@ -27,12 +28,15 @@ _KEY_CHARS = 255
 
 
 class _Asked(NamedTuple):
-    """Who asked what with which key."""
+    """Whose request, and its user, path and key as a digest."""
 
     tenant: str
-    user: str
-    key: str
-    path: str
+    key: bytes
+
+
+Make = Callable[[IdempotencyKey | None], Awaitable[Response]]
+"""Makes the answer. With a key: what the store knows under it is done already, and what is stored is stored under
+it."""
 
 
 @dataclass(slots=True)
@@ -57,7 +61,7 @@ class _First:
 
 class Idempotency:
     """Answers by Idempotency-Key. An error is answered to whoever waits for it and not kept: the next one tries
-    again."""
+    again. What was stored under a key is known by the store, also after a restart."""
 
     def __init__(self, *, most: int = MOST_KEPT, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -70,7 +74,7 @@ class Idempotency:
         request: Request,
         tenant: str,
         user: str,
-        make: Callable[[], Awaitable[Response]],
+        make: Make,
         *,
         body_digest: bytes | None = None,
         unquoted: Callable[[Response], Response] | None = None,
@@ -82,23 +86,22 @@ class Idempotency:
         With a key `make` goes on to its end though the client goes away: it will ask again. Raises ApiError where the
         key came with another body before, or cannot be one; and what `make` raises.
         """
-        key = request.headers.get(HEADER)
-        if key is None:
-            return await make()
-        if not 0 < len(key) <= _KEY_CHARS:
+        name = request.headers.get(HEADER)
+        if name is None:
+            return await make(None)
+        if not 0 < len(name) <= _KEY_CHARS:
             raise ApiError(400, f"Idempotency-Key: 1 to {_KEY_CHARS} characters are allowed", code="idempotency_key")
-        whole = hashlib.sha256(request.url.query.encode() + b"\0")
-        whole.update(hashlib.sha256(await request.body()).digest() if body_digest is None else body_digest)
-        asked, digest = _Asked(tenant, user, key, request.url.path), whole.digest()
+        body = hashlib.sha256(await request.body()).digest() if body_digest is None else body_digest
+        key = IdempotencyKey.of("\0".join((user, request.url.path, name)), request.url.query.encode() + b"\0" + body)
+        asked = _Asked(tenant, key.key)
         self._let_go_old()
         first = self._known.get(asked)
-        if first is not None and first.digest != digest:
-            told = "this Idempotency-Key came with another body before: use a new key"
-            raise ApiError(409, told, code="idempotency_key_reused")
+        if first is not None and first.digest != key.digest:
+            raise key_reused()
         if first is None:
             self._make_room()
             self._loop = asyncio.get_running_loop()
-            first = _First(digest, asyncio.ensure_future(make()), self._now(), unquoted)
+            first = _First(key.digest, asyncio.ensure_future(make(key)), self._now(), unquoted)
             first.answer.add_done_callback(lambda answer: self._note(asked, answer))
             self._known[asked] = first
         return await asyncio.shield(first.answer)

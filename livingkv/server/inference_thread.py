@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
+from livingkv.errors import LivingKVError
 from livingkv.server.api_errors import ApiError, not_ready, queue_full, without_values
 from livingkv.server.counters import Counters, WaitKind
 from livingkv.server.fair_queue import FairQueue
@@ -146,7 +147,8 @@ class InferenceThread:
 
     def _failed(self, error: Exception) -> None:
         """Note the first error, which the others may come from."""
-        LOG.error("the inference thread failed", exc_info=without_values(error))
+        is_refusal = self.phase is Phase.STARTING and isinstance(error, LivingKVError)  # told as the service ends
+        LOG.error("the inference thread failed", exc_info=None if is_refusal else without_values(error))
         with self._gate:
             self.error, self.phase = self.error or error, Phase.FAILED
 

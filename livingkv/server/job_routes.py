@@ -28,6 +28,7 @@ from livingkv.server.service import Service
 from livingkv.server.tenants import Tenant
 from livingkv.server.uploads import PLAIN
 from livingkv.sources import check_text
+from livingkv.store import IdempotencyKey
 
 _SOURCE_BYTES = 255
 
@@ -54,7 +55,7 @@ def _add_ingest(router: APIRouter, service: Service) -> None:
         limit = service.options.settings.max_line_bytes
         await asyncio.to_thread(check_text, text, options.source, max_line_bytes=limit)
 
-        async def make() -> Response:
+        async def make(key: IdempotencyKey | None) -> Response:
             work = service.work
             kept, sealed_for = await service.call(caller.tenant, lambda tenant: work.check(tenant, asked))
             return _accepted(await asyncio.to_thread(work.accept, caller.tenant, asked, kept, sealed_for))

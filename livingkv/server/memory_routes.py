@@ -16,7 +16,6 @@ from livingkv import __version__
 from livingkv.server import sse
 from livingkv.server.answering import KEEPALIVE_S
 from livingkv.server.api_errors import ApiError
-from livingkv.server.idempotency import HEADER
 from livingkv.server.keys import Scope as KeyScope
 from livingkv.server.memory_bodies import AskBody, ForgetBody, PatchBody, SearchBody, StoredRole, TurnBody
 from livingkv.server.memory_shapes import Json
@@ -27,6 +26,7 @@ from livingkv.server.service import Made, Service
 from livingkv.server.tenants import Tenant
 from livingkv.server.unlearning import Unlearning
 from livingkv.server.while_there import POLL_S, while_there
+from livingkv.store import IdempotencyKey
 
 T = TypeVar("T")
 Events = AsyncGenerator[str | Made[Json], None]
@@ -81,9 +81,10 @@ def _add_turns(router: APIRouter, service: Service) -> None:
         _check_length(service, body.max_tokens)
         tenant, owner = _asking(request, "write", body.user)
 
-        async def make() -> Response:
-            made = service.call(tenant, _for(service, owner, lambda memory: memory.turn(body)), user=owner.user or "")
-            return JSONResponse(await (made if HEADER in request.headers else while_there(request, made)))
+        async def make(key: IdempotencyKey | None) -> Response:
+            work = _for(service, owner, lambda memory: memory.turn(body, key))
+            made = service.call(tenant, work, user=owner.user or "")
+            return JSONResponse(await (made if key is not None else while_there(request, made)))
 
         return await service.once.once(request, tenant, owner.user or "", make, unquoted=_unquoted)
 

@@ -5,7 +5,7 @@ Knows the shapes (docs/API.md); knows no store and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -90,6 +90,30 @@ def usage(n_prefilled: int, n_cached: int, n_generated: int) -> Json:
         "completion_tokens": n_generated,
         "total_tokens": n_prompt + n_generated,
         "prompt_tokens_details": {"cached_tokens": n_cached},
+    }
+
+
+def shown_turn(
+    session: str,
+    sentence_ids: Iterable[int],
+    answer: Answer | None,
+    hits: Sequence[Hit],
+    reason: str,
+    used: Json,
+    seconds: Mapping[str, float],
+) -> Json:
+    """What a turn stored and recalled. used: from `usage`; seconds: by step."""
+    return {
+        "session": session,
+        "stored": [str(each) for each in sentence_ids],
+        "recalled": shown_hits(hits),
+        "confident": answer is not None and answer.confident,
+        "confidence": 0.0 if answer is None else answer.confidence,
+        "answer": None if answer is None else answer.answer,
+        "mode": None if answer is None else answer.mode,
+        "reason": reason,
+        "usage": used,
+        "timings_ms": {step: each * 1000 for step, each in seconds.items()},
     }
 
 

@@ -19,11 +19,13 @@ from livingkv.server.claims import claimed
 from livingkv.server.counters import Counters
 from livingkv.server.limits import TurnLimits, tokens_at_least
 from livingkv.server.memory_bodies import AskBody, SearchBody, TurnBody
-from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, shown_stats, usage
+from livingkv.server.memory_shapes import Json, shown_answer, shown_hits, shown_sentence, shown_stats, shown_turn, usage
 from livingkv.server.owners import Owner
 from livingkv.server.tenants import Tenant
+from livingkv.store import IdempotencyKey
 
 DEFAULT_SESSION = "default"
+STORED_BEFORE = "it was stored before, and what was recalled then is not known any more: ask for it"
 _EMPTY = "nothing is stored yet"
 
 
@@ -43,10 +45,16 @@ class Remembering:
     limits: TurnLimits
     counters: Counters
 
-    def turn(self, body: TurnBody) -> Json:
-        """Recall, then store the messages, all or none of them. Raises ApiError or LivingKVError: nothing of them is
-        stored then, but a session that was made for them may stay, empty."""
+    def turn(self, body: TurnBody, key: IdempotencyKey | None = None) -> Json:
+        """Recall, then store the messages, all or none of them; what is stored under the key already is not stored
+        again, and nothing is recalled for it. Raises ApiError or LivingKVError: nothing of them is stored then, but a
+        session that was made for them may stay, empty."""
         started, name = perf_counter(), self.owner.stored(body.session or DEFAULT_SESSION)
+        known = None if key is None else self.tenant.home.request(key)
+        if known is not None:
+            timings = {"recall": 0.0, "store": 0.0, "total": perf_counter() - started}
+            session, ids, used = body.session or DEFAULT_SESSION, known.sentence_ids, usage(0, 0, 0)
+            return shown_turn(session, ids, None, [], STORED_BEFORE, used, timings)
         messages = [message.model_dump() for message in body.messages]
         with claimed(self.tenant, name):
             row = self.tenant.home.known_session(name, kv=body.kv)
@@ -58,28 +66,19 @@ class Remembering:
             recalled = perf_counter()
             if is_new and not body.kv:
                 self.tenant.home.session_for_writing(name, kv=False)
-            added = self.tenant.memory.add_messages(messages, session=name)
+            added = self.tenant.memory.add_messages(messages, session=name, once=key)
             stored = perf_counter()
         if answer is not None and answer.confident and answer.mode == "extract" and hits:
             self.tenant.home.note_recall([hits[0].sentence_id])
         self._count_added(added)
         timings = {"recall": recalled - started, "store": stored - recalled, "total": perf_counter() - started}
-        return {
-            "session": body.session or DEFAULT_SESSION,
-            "stored": [str(each) for each in added.sentence_ids],
-            "recalled": shown_hits(hits),
-            "confident": answer is not None and answer.confident,
-            "confidence": 0.0 if answer is None else answer.confidence,
-            "answer": None if answer is None else answer.answer,
-            "mode": None if answer is None else answer.mode,
-            "reason": "there is nothing to recall for" if answer is None else answer.reason,
-            "usage": usage(
-                added.prefilled_tokens + (answer.prefilled_tokens if answer is not None else 0),
-                added.reused_tokens + (answer.reused_tokens if answer is not None else 0),
-                answer.generated_tokens if answer is not None else 0,
-            ),
-            "timings_ms": {step: seconds * 1000 for step, seconds in timings.items()},
-        }
+        used = usage(
+            added.prefilled_tokens + (answer.prefilled_tokens if answer is not None else 0),
+            added.reused_tokens + (answer.reused_tokens if answer is not None else 0),
+            answer.generated_tokens if answer is not None else 0,
+        )
+        reason = "there is nothing to recall for" if answer is None else answer.reason
+        return shown_turn(body.session or DEFAULT_SESSION, added.sentence_ids, answer, hits, reason, used, timings)
 
     def _check_room(self, body: TurnBody, *, keeps_kv: bool) -> None:
         """Raise ApiError where the messages, and as far as it is known the KV of them, are more than may be stored."""

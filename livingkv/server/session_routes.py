@@ -21,7 +21,7 @@ from livingkv.server.session_shapes import Shape, session_details, session_json,
 from livingkv.server.session_state import SessionState
 from livingkv.server.tenants import Tenant
 from livingkv.server.while_there import while_there
-from livingkv.store import SessionRow
+from livingkv.store import IdempotencyKey, SessionRow
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -66,12 +66,16 @@ def _add_making(router: APIRouter, service: Service) -> None:
         tenant, owner = asked_for(request, "write", body.user)
         stored = owner.stored(body.name)
 
-        def work(parts: Tenant) -> Shape:
+        def work(parts: Tenant, key: IdempotencyKey | None) -> Shape:
+            if key is not None and parts.home.request(key) is not None:
+                return session_json(parts.home, row_of(parts, stored))
             require_room(service, parts, stored)
-            return session_json(parts.home, parts.home.session_for_writing(stored, kv=body.kv, encrypt=body.encrypt))
+            row = parts.home.session_for_writing(stored, kv=body.kv, encrypt=body.encrypt, once=key)
+            return session_json(parts.home, row)
 
-        async def make() -> Response:
-            return JSONResponse(await service.call(tenant, work, alone=body.encrypt), 201)
+        async def make(key: IdempotencyKey | None) -> Response:
+            made = service.call(tenant, lambda parts: work(parts, key), alone=body.encrypt)
+            return JSONResponse(await made, 201)
 
         return await service.once.once(request, tenant, owner.user or "", make)
 
@@ -80,15 +84,16 @@ def _add_making(router: APIRouter, service: Service) -> None:
         tenant, owner = asked_for(request, "write", body.user)
         origin, stored = owner.stored(name), owner.stored(body.name)
 
-        def work(parts: Tenant) -> Shape:
-            row_of(parts, origin)
-            require_room(service, parts, stored)
-            parts.memory.fork(origin, stored)
-            parts.renew_conversations()
+        def work(parts: Tenant, key: IdempotencyKey | None) -> Shape:
+            if key is None or parts.home.request(key) is None:
+                row_of(parts, origin)
+                require_room(service, parts, stored)
+                parts.memory.fork(origin, stored, once=key)
+                parts.renew_conversations()
             return session_json(parts.home, row_of(parts, stored))
 
-        async def make() -> Response:
-            return JSONResponse(await service.call(tenant, work), 201)
+        async def make(key: IdempotencyKey | None) -> Response:
+            return JSONResponse(await service.call(tenant, lambda parts: work(parts, key)), 201)
 
         return await service.once.once(request, tenant, owner.user or "", make)
 

@@ -19,6 +19,7 @@ from livingkv.server.stepwise import aside
 from livingkv.server.tenants import Tenant
 from livingkv.server.transfers import Received, exported, imported, name_in, received, sent
 from livingkv.server.uploads import BINARY
+from livingkv.store import IdempotencyKey
 
 
 def transfer_routes(service: Service) -> APIRouter:
@@ -52,15 +53,17 @@ def transfer_routes(service: Service) -> APIRouter:
         await service.call(tenant, service.limits.check_bytes)
         async with received(service.work.folder(tenant), request.stream()) as file:
 
-            async def make() -> Response:
-                return JSONResponse(await service.call(tenant, lambda parts: work(parts, file), alone=True), 201)
+            async def make(key: IdempotencyKey | None) -> Response:
+                return JSONResponse(await service.call(tenant, lambda parts: work(parts, file, key), alone=True), 201)
 
-            def work(parts: Tenant, file: Received) -> Shape:
+            def work(parts: Tenant, file: Received, key: IdempotencyKey | None) -> Shape:
                 own = aside(lambda: name_in(file.path))
                 stored = owner.stored(session_of(own) if name is None else name)
+                if key is not None and parts.home.request(key) is not None:
+                    return session_json(parts.home, row_of(parts, stored))
                 require_room(service, parts, stored)
                 service.limits.check_bytes(parts, file.n_bytes)
-                return session_json(parts.home, imported(parts, file.path, stored, kv=kv))
+                return session_json(parts.home, imported(parts, file.path, stored, kv=kv, once=key))
 
             return await service.once.once(request, tenant, owner.user or "", make, body_digest=file.digest)
 

@@ -22,7 +22,7 @@ from livingkv.server.api_errors import ApiError
 from livingkv.server.session_state import damaged
 from livingkv.server.stepwise import aside
 from livingkv.server.tenants import Tenant
-from livingkv.store import SessionRow, require_portable
+from livingkv.store import IdempotencyKey, SessionRow, require_portable
 from livingkv.store.disk import errors_named
 
 _CHUNK_BYTES = 1 << 20
@@ -97,12 +97,12 @@ def name_in(path: Path) -> str:
         raise ApiError(400, _without_path(error, path), code="file_damaged") from error
 
 
-def imported(tenant: Tenant, path: Path, name: str, *, kv: bool) -> SessionRow:
+def imported(tenant: Tenant, path: Path, name: str, *, kv: bool, once: IdempotencyKey | None = None) -> SessionRow:
     """The session made from a file that came. On the inference thread, alone in the tenant's memory, paused meanwhile.
     Raises ApiError for a file of another model, SessionExists, StoreFull or StoreError."""
     store = tenant.home.writable_store()
     try:
-        row = aside(lambda: store.import_session(path, name=name, kv=kv))
+        row = aside(lambda: store.import_session(path, name=name, kv=kv, once=once))
     except FingerprintMismatch as error:
         raise ApiError(409, _without_path(error, path), code="fingerprint_mismatch") from error
     tenant.home.index.feed_if_possible()

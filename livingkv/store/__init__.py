@@ -4,6 +4,7 @@ from livingkv.store.appending import check_session_name
 from livingkv.store.disk import Disk, Step
 from livingkv.store.erasing_store import erase_store, what_erasing_takes
 from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.items import StoredRequest
 from livingkv.store.making import require_place
 from livingkv.store.rows import (
     Append,
@@ -11,6 +12,7 @@ from livingkv.store.rows import (
     ChunkRow,
     DefragReport,
     ForgetReceipt,
+    IdempotencyKey,
     PortableChunk,
     RebuildReport,
     Role,
@@ -36,6 +38,7 @@ __all__ = [
     "Disk",
     "Fingerprint",
     "ForgetReceipt",
+    "IdempotencyKey",
     "PortableChunk",
     "RebuildReport",
     "Role",
@@ -47,6 +50,7 @@ __all__ = [
     "Step",
     "Store",
     "StoreStats",
+    "StoredRequest",
     "TokenIds",
     "check_session_name",
     "erase_store",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,17 @@ from xxhash import xxh3_64_intdigest
 from livingkv.errors import RecordDamaged, StoreError
 from livingkv.store import item_bytes
 from livingkv.store.environment import acquire, release
-from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.items import (
+    ChunkItem,
+    Erasure,
+    PageItem,
+    SegmentItem,
+    SessionItem,
+    SourceItem,
+    State,
+    StoredRequest,
+    Weight,
+)
 from livingkv.store.key_files import KeyPlace
 from livingkv.store.records import Location
 from livingkv.store.scrubbing import scrub
@@ -32,6 +43,8 @@ from livingkv.store.snapshot import (
     META,
     NAMES,
     PAGES,
+    REQUEST_AGES,
+    REQUESTS,
     SCRUB,
     SEGMENTS,
     SENTENCES,
@@ -47,8 +60,11 @@ from livingkv.store.snapshot import (
 
 Answer = TypeVar("Answer")
 _READ_ATTEMPTS = 5
+_REQUESTS_LEAVING = 16
 TAIL_PIECE_BYTES = 16364
 """With its check and LMDB's page header, a piece fills four LMDB pages."""
+REQUESTS_KEPT, REQUESTS_KEPT_MS = 10_000, 86_400_000
+"""How many stored requests are known, and how long."""
 
 
 class Changes(Snapshot):
@@ -167,6 +183,20 @@ class Changes(Snapshot):
     def put_weight(self, sentence_id: int, item: Weight) -> None:
         """A sentence's weight."""
         self._put(WEIGHTS, item_bytes.key_long(sentence_id), item_bytes.pack_weight(item))
+
+    def put_request(self, key: bytes, item: StoredRequest) -> None:
+        """What a request of this key stored. A few leave that are older than a day, or more than may be kept."""
+        known = self.request(key)
+        if known is not None:
+            self._remove(REQUEST_AGES, item_bytes.key_age(known.stored_ms, key))
+        self._put(REQUESTS, key, item_bytes.pack_request(item))
+        self._put(REQUEST_AGES, item_bytes.key_age(item.stored_ms, key), b"")
+        n_too_many = self._transaction.stat(db=self._handles[REQUESTS])["entries"] - REQUESTS_KEPT
+        oldest = [age for age, _ in islice(self._scan(REQUEST_AGES, b""), _REQUESTS_LEAVING)]
+        for number, age in enumerate(oldest):
+            if number < n_too_many or item_bytes.long_of(age[:8]) + REQUESTS_KEPT_MS < item.stored_ms:
+                self._remove(REQUEST_AGES, age)
+                self._remove(REQUESTS, age[8:])
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
         """A session's tail in place of the one before; pieces that stay the same are not written.

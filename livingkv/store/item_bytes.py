@@ -21,6 +21,7 @@ from livingkv.store.items import (
     SessionItem,
     SourceItem,
     State,
+    StoredRequest,
     Weight,
 )
 from livingkv.store.records import Location, SegmentKind
@@ -39,6 +40,7 @@ _PAGE = struct.Struct("<IIQIB")
 _PLACE = struct.Struct("<IQI")
 _ERASURE = struct.Struct("<IB")
 _WEIGHT = struct.Struct("<fQI")
+_REQUEST = struct.Struct("<16sQQI")
 _HAS_KEY = 8
 _KEY_ID_BYTES = 16
 _KEY_1 = struct.Struct(">I")
@@ -248,3 +250,18 @@ def pack_weight(item: Weight) -> bytes:
 def unpack_weight(body: bytes) -> Weight:
     """The weight of `pack_weight`."""
     return Weight(*_WEIGHT.unpack_from(body))
+
+
+def key_age(stored_ms: int, key: bytes) -> bytes:
+    """Key under which a request is found by its age."""
+    return _KEY_LONG.pack(stored_ms) + key
+
+
+def pack_request(item: StoredRequest) -> bytes:
+    """Body of a stored request."""
+    return _REQUEST.pack(*item)
+
+
+def unpack_request(body: bytes) -> StoredRequest:
+    """The request of `pack_request`."""
+    return StoredRequest(*_REQUEST.unpack_from(body))

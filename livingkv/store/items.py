@@ -126,6 +126,20 @@ class Erasure(NamedTuple):
     overwrite: bool
 
 
+class StoredRequest(NamedTuple):
+    """What a request with a key stored: when, and the ids of its sentences. digest: of what it asked, 16 bytes."""
+
+    digest: bytes
+    stored_ms: int
+    first_sentence: int
+    n_sentences: int
+
+    @property
+    def sentence_ids(self) -> range:
+        """Ids of the sentences that it stored."""
+        return range(self.first_sentence, self.first_sentence + self.n_sentences)
+
+
 class Weight(NamedTuple):
     """How warm a sentence was when it was last recalled, when that was, and how often it was recalled."""
 

@@ -20,7 +20,7 @@ from livingkv.store.making import with_feature
 from livingkv.store.manifest import ENCRYPTION
 from livingkv.store.page_changes import plan_drop, plan_pin, plan_replace
 from livingkv.store.plan import Plan
-from livingkv.store.rows import SessionRow
+from livingkv.store.rows import IdempotencyKey, SessionRow
 from livingkv.store.snapshot import Snapshot
 
 
@@ -114,10 +114,11 @@ class StoreLife(StoreLook, ABC):
 
         self._change(make)
 
-    def fork(self, session_id: int, name: str) -> SessionRow:
+    def fork(self, session_id: int, name: str, once: IdempotencyKey | None = None) -> SessionRow:
         """A new session that begins as this one; durable on return. Records are shared, neither affects the other.
 
-        Its sentences get ids of their own. A fork of an encrypted session has the same key. Raises KeyMissing,
+        Its sentences get ids of their own. A fork of an encrypted session has the same key. once: as for `append_all`.
+        Raises KeyMissing,
         SessionExists, SessionNotFound, InputError, StoreFull or StoreError.
         """
 
@@ -128,6 +129,8 @@ class StoreLife(StoreLook, ABC):
             with contextlib.suppress(PageDamaged):
                 tail = self._reading.tail_of(snapshot, session_id, origin)
             plan_fork(plan, snapshot, session_id, origin, name, tail, int(time.time() * 1000))
+            if once is not None:
+                plan.note_request(once)
 
         self._change(make)
         return self.session(name)

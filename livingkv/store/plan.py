@@ -5,15 +5,27 @@ Knows how a plan becomes changes of the catalog; refuses to know why. Changes no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from livingkv.store.catalog import Changes
 from livingkv.store.events import Event, pack_event
-from livingkv.store.items import NOWHERE, ChunkItem, Erasure, PageItem, PageState, SessionItem, SourceItem, State
+from livingkv.store.items import (
+    NOWHERE,
+    ChunkItem,
+    Erasure,
+    PageItem,
+    PageState,
+    SessionItem,
+    SourceItem,
+    State,
+    StoredRequest,
+)
 from livingkv.store.key_files import KeyPlace
 from livingkv.store.records import Location, Record, RecordFlags, RecordType, pack_record, record_bytes
+from livingkv.store.rows import IdempotencyKey
 
 
 class PlannedPage(NamedTuple):
@@ -56,6 +68,7 @@ class Plan:
     scrubs: bool = False
     leaving_archive: list[int] | None = None
     dropped_keys: list[tuple[bytes, KeyPlace]] = field(default_factory=list)
+    request: tuple[bytes, StoredRequest] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -66,6 +79,11 @@ class Plan:
     def key_ids(self) -> dict[int, bytes]:
         """The keys of the encrypted sessions among those that change."""
         return {session_id: item.key_id for session_id, item in self.sessions.items() if item.key_id}
+
+    def note_request(self, once: IdempotencyKey, sentence_ids: range = range(0)) -> None:
+        """The commit is what a request with this key stored."""
+        now_ms = int(time.time() * 1000)
+        self.request = once.key, StoredRequest(once.digest, now_ms, sentence_ids.start, len(sentence_ids))
 
     def records(self) -> list[Record]:
         """All records to write."""
@@ -121,6 +139,8 @@ class Plan:
             changes.remove_name(name)
         for name, session_id in self.new_names.items():
             changes.put_name(name, session_id)
+        if self.request is not None:
+            changes.put_request(*self.request)
 
     def add_event(
         self, session_id: int, session: SessionItem, event: Event, *, ends_commit: bool = True

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 Role = Literal["document", "user", "assistant", "template"]
 TokenIds = npt.NDArray[np.int32]  # [tokens]
+_DIGEST_BYTES = 16
 
 
 class SentenceRecord(NamedTuple):
@@ -47,6 +49,23 @@ class Append:
     end_of_source: bool = False
     source_digest: str = ""
     ends_turn: bool = False
+
+
+class IdempotencyKey(NamedTuple):
+    """The key of a request that may come again, and what it asks: digests, 16 bytes each."""
+
+    key: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, key: str, asked: bytes) -> Self:
+        """The key that a client chose, and all that its request says. What was asked cannot be guessed from the digest
+        without the key, which is not stored."""
+        named = hashlib.blake2b(key.encode("utf-8", "surrogatepass")).digest()
+        return cls(
+            hashlib.blake2b(named, digest_size=_DIGEST_BYTES, person=b"livingkv key").digest(),
+            hashlib.blake2b(asked, digest_size=_DIGEST_BYTES, key=named).digest(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,17 @@ from livingkv.errors import RecordDamaged
 from livingkv.json_fields import FieldError, Fields
 from livingkv.store import item_bytes
 from livingkv.store.environment import Environment
-from livingkv.store.items import ChunkItem, Erasure, PageItem, SegmentItem, SessionItem, SourceItem, State, Weight
+from livingkv.store.items import (
+    ChunkItem,
+    Erasure,
+    PageItem,
+    SegmentItem,
+    SessionItem,
+    SourceItem,
+    State,
+    StoredRequest,
+    Weight,
+)
 from livingkv.store.key_files import KEY_ID_BYTES, KeyPlace
 from livingkv.store.records import Location
 from livingkv.store.sealing import Vault
@@ -26,9 +36,10 @@ META, SEGMENTS, SESSIONS, NAMES = b"meta", b"segments", b"sessions", b"names"
 SOURCES, SOURCE_KEYS, SOURCE_CHUNKS = b"sources", b"source_keys", b"source_chunks"
 CHUNKS, SENTENCES, PAGES, TAILS = b"chunks", b"sentences", b"pages", b"tails"
 EVENTS, ERASING, WEIGHTS = b"events", b"erasing", b"weights"
+REQUESTS, REQUEST_AGES = b"requests", b"request_ages"
 DATABASES = (
     *(META, SEGMENTS, SESSIONS, NAMES, SOURCES, SOURCE_KEYS, SOURCE_CHUNKS, CHUNKS, SENTENCES, PAGES, TAILS),
-    *(EVENTS, ERASING, WEIGHTS),
+    *(EVENTS, ERASING, WEIGHTS, REQUESTS, REQUEST_AGES),
 )
 
 IDENTITY, STATE, SCRUB = b"identity", b"state", b"scrub"
@@ -302,6 +313,11 @@ class Snapshot:
         """All weights from sentence `first` on."""
         for key, body in self._scan(WEIGHTS, item_bytes.key_long(first)):
             yield item_bytes.long_of(key), item_bytes.unpack_weight(body)
+
+    def request(self, key: bytes) -> StoredRequest | None:
+        """What a request of this key stored, or None if none did."""
+        body = self._get(REQUESTS, key)
+        return None if body is None else item_bytes.unpack_request(body)
 
     def tail(self, session_id: int) -> bytes:
         """A session's tail, sealed if the session is; its checksum is in the session."""

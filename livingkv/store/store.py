@@ -16,16 +16,18 @@ from typing import Literal, Self
 
 from livingkv.errors import InputError, StoreError
 from livingkv.store.appending import plan_appends, plan_session
+from livingkv.store.catalog import REQUESTS_KEPT_MS
 from livingkv.store.committing import Committing
 from livingkv.store.disk import Disk
 from livingkv.store.fingerprint import Fingerprint
+from livingkv.store.items import StoredRequest
 from livingkv.store.making import SEGMENTS, make, open_catalog, prepare_folder, require_store
 from livingkv.store.manifest import read_manifest
 from livingkv.store.plan import Plan
 from livingkv.store.pruning import StorePruning
 from livingkv.store.reading import Reading
 from livingkv.store.rebuilding import rebuild_catalog
-from livingkv.store.rows import Append, RebuildReport, SessionRow
+from livingkv.store.rows import Append, IdempotencyKey, RebuildReport, SessionRow
 from livingkv.store.segment_reader import SegmentReader
 from livingkv.store.segment_writer import SegmentWriter
 from livingkv.store.sentences import Sentences
@@ -155,8 +157,10 @@ class Store(StorePruning):
         keys = None if key_folder is None else Path(key_folder)
         return rebuild_catalog(store_path(path), disk or Disk(), catalog_bytes, keys)
 
-    def create_session(self, name: str, *, kv: bool = True, encrypt: bool = False) -> SessionRow:
-        """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text.
+    def create_session(
+        self, name: str, *, kv: bool = True, encrypt: bool = False, once: IdempotencyKey | None = None
+    ) -> SessionRow:
+        """A new, empty session; durable on return. `name`: 1 to 255 bytes of printable text. once: as for `append_all`.
 
         kv: False makes it text-only: appends may come without pages and tail, which can be rebuilt later.
         encrypt: seal all of its content with a key of its own (FORMAT.md, section 17).
@@ -169,6 +173,8 @@ class Store(StorePruning):
                 plan = plan_session(snapshot, name, _now_ms(), text_only=not kv)
             if encrypt:
                 self._encrypt(plan)
+            if once is not None:
+                plan.note_request(once)
             self._commit(plan)
         return self.session(name)
 
@@ -181,17 +187,30 @@ class Store(StorePruning):
         """
         return self.append_all([append])
 
-    def append_all(self, appends: Sequence[Append]) -> range:
-        """Several appends, each seeing those before it, in one commit: all or none. Answers and raises as `append`."""
+    def append_all(self, appends: Sequence[Append], once: IdempotencyKey | None = None) -> range:
+        """Several appends, each seeing those before it, in one commit: all or none. Answers and raises as `append`.
+
+        once: kept in the same commit, for `request` to find.
+        """
         if not appends:
             return range(0)
         with self._append_lock:
             plan = self._planned(appends)
             if self._make_room(plan):
                 plan = self._planned(appends)  # what was dropped took sequences
+            end = plan.state.next_sentence
+            stored = range(end - sum(len(append.sentences) for append in appends), end)
+            if once is not None:
+                plan.note_request(once, stored)
             self._commit(plan)
-        end = plan.state.next_sentence
-        return range(end - sum(len(append.sentences) for append in appends), end)
+        return stored
+
+    def request(self, once: IdempotencyKey) -> StoredRequest | None:
+        """What a request of this key stored within the last day, or None. Whether it asked the same is for the caller
+        to compare."""
+        with self._catalog.read() as snapshot:
+            found = snapshot.request(once.key)
+        return found if found is not None and _now_ms() - found.stored_ms < REQUESTS_KEPT_MS else None
 
     def _planned(self, appends: Sequence[Append]) -> Plan:
         with self._catalog.read() as snapshot:

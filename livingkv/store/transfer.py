@@ -13,7 +13,7 @@ from livingkv.store.moving import Importing, export_records, require_importable
 from livingkv.store.plan import Plan
 from livingkv.store.portable import PortableFile, write_portable
 from livingkv.store.records import RecordType
-from livingkv.store.rows import PortableChunk, SessionRow
+from livingkv.store.rows import IdempotencyKey, PortableChunk, SessionRow
 
 
 class StoreTransfer(StoreBudget):
@@ -48,12 +48,18 @@ class StoreTransfer(StoreBudget):
             yield _portable(self._reading.read_chunk(session_id, number, row))
 
     def import_session(
-        self, path: str | Path, *, name: str | None = None, kv: bool = True, encrypt: bool = False
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        kv: bool = True,
+        encrypt: bool = False,
+        once: IdempotencyKey | None = None,
     ) -> SessionRow:
         """Make a session from an exported file, under its own name or `name`, in one commit; durable on return.
 
         kv: False leaves pages and tail out, which needs the same tokenizer only; they can be rebuilt.
-        encrypt: as for `create_session`.
+        encrypt, once: as for `create_session`.
         Raises FingerprintMismatch (see `portable_text` for files of other tokenizers), RecordDamaged (cut short or
         changed), SessionExists, FormatUnsupported, StoreFull or StoreError. Nothing is changed then.
         """
@@ -65,6 +71,8 @@ class StoreTransfer(StoreBudget):
             plan = importing.plan
             if encrypt:
                 self._encrypt(plan)
+            if once is not None:
+                plan.note_request(once)
             log = [entry.record for entry in plan.log]
             self._writing().commit(plan.state, importing.page_records(), log, importing.put, plan.key_ids())
         return self.session(importing.session_id)

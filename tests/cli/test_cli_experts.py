@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from livingkv import cli_experts
+from livingkv import cli_experts, model_sources
 from tests.cli.conftest import Run
 from tests.cli.test_cli_keep import fails
 from tests.experts.talking_moe import FEW_BYTES, talking_checkpoint
+from tests.models.gguf_files import write_gguf
 
 FEW = ("--backend", "experts", "--ram-gb", str(FEW_BYTES / 1e9))
 
@@ -60,6 +61,16 @@ def test_what_cannot_be_done_is_one_line(livingkv: Run, moe: Path, tiny_folder: 
         fails(livingkv, *argv, "--pack", "p", word="--backend experts")
 
 
+def test_a_dense_gguf_is_refused_before_it_is_converted(
+    livingkv: Run, tmp_path: Path, note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "dense.gguf")
+    monkeypatch.setattr(model_sources, "convert_gguf", lambda *_: pytest.fail("it was converted"))
+    store, named = str(tmp_path / "s"), ("--model", str(tmp_path / "dense.gguf"), *FEW)
+    for argv in (("ingest", store, str(note)), ("serve", store, "--port", "0")):
+        fails(livingkv, *argv, *named, word="dense.gguf (qwen2): it has no experts")
+
+
 @pytest.mark.slow
 def test_verbs_with_the_backend(livingkv: Run, moe: Path, note: Path, tmp_path: Path) -> None:
     store = str(tmp_path / "s")
@@ -89,6 +100,28 @@ def test_routes_are_recorded_and_simulated(livingkv: Run, moe: Path, note: Path,
         assert row["hit_share"] <= best["hit_share"]
         assert row["n_hits"] + row["n_misses"] == best["n_hits"] + best["n_misses"] > 0
     assert len(livingkv("experts", "simulate", str(moe), file, "--ram-gb", "0.0001")[1].splitlines()) == 3
+    share = next(row["hit_share"] for row in rows if 0 < row["hit_share"] < 1)
+    plan = (
+        "plan",
+        str(moe),
+        "--context",
+        "1k",
+        "--ram",
+        "1M",
+        "--disk",
+        "1GB",
+        "--bw-disk",
+        "1GB/s",
+        "--bw-ram",
+        "9GB/s",
+    )
+    cautious, told = (json.loads(livingkv(*plan, *more, "--json")[1]) for more in ((), ("--cache-hit", str(share))))
+    assert [any("experts simulate" in one for one in each["remarks"]) for each in (cautious, told)] == [True, False]
+    missed, fewer = (
+        next(one["value"] for one in each["calculations"] if one["law"] == "experts_missed")
+        for each in (cautious, told)
+    )
+    assert fewer == pytest.approx((1 - share) * missed)
     fails(livingkv, "experts", "simulate", str(moe), str(note), word="no record of routes")
     fails(livingkv, "experts", "simulate", str(moe), str(tmp_path / "none"), word="a record of routes is needed")
 

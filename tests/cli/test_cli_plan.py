@@ -12,6 +12,7 @@ import typer
 import livingkv.planner.probe
 import livingkv.planner.probe_drive
 from livingkv.cli import app
+from livingkv.cli_plan_render import print_plan
 from livingkv.cli_process import ExitCode, run
 from livingkv.errors import InputError
 from livingkv.planner.inputs import MEASURABLE
@@ -52,6 +53,48 @@ def test_what_is_short_comes_first(folder: Path, capsys: pytest.CaptureFixture[s
     _, out, _ = livingkv_(capsys, "plan", "config.json", "--context", "100k", "--vram", "0", "--ram", "1M")
     assert out.startswith("memory is short: ") and "KiB" not in out.splitlines()[0]
     assert "experts in memory or on the drive  no" in out and "unknown; supply " in out
+
+
+def test_a_device_that_is_too_small_is_told_where_memory_is_enough(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["plan", "config.json", "--context", "100k", "--vram", "1M", "--ram", "32G", "--disk", "500GB"]
+    _, out, _ = livingkv_(capsys, *small)
+    first = out.splitlines()[0]
+    plan: Any = json.loads(livingkv_(capsys, *small, "--json")[1])
+    lacks = next(one["value"] for one in plan["calculations"] if one["law"] == "device_lacks")
+    need = next(one["value"] for one in plan["calculations"] if one["law"] == "device_need")
+    assert lacks == pytest.approx(need - 2**-10) and lacks > 0 and plan["shortage"] is None
+    assert first == f"device memory is short by {lacks:.3g} GiB of the {need:.3g} GiB needed, and memory takes the rest"
+    _, out, _ = livingkv_(capsys, *small, "--bw-ram", "40GB/s")
+    assert out.startswith(f"{first}; on the processor alone, generating waits for reading ")
+    _, out, _ = livingkv_(capsys, *small[:5], "0", *small[6:], "--bw-ram", "40GB/s")
+    assert out.startswith("nothing is short; ")
+
+
+def test_experts_that_memory_takes_are_told_with_their_speed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "config.json").write_text(json.dumps(config("qwen3_moe", hidden_size=512, num_hidden_layers=8)))
+    speeds = ["--bw-ram", "40GB/s", "--bw-vram", "400GB/s", "--bw-pcie", "10GB/s", "--bw-disk", "1GB/s"]
+    words = ["plan", "config.json", "--context", "100", "--vram", "4M", "--ram", "32G", "--disk", "500GB", *speeds]
+    _, out, _ = livingkv_(capsys, *words)
+    assert ", and memory takes the rest, with experts in it and the rest on the device: at most " in out.splitlines()[0]
+
+
+def test_money_is_told_in_the_currency_that_is_given(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    asked = ["--budget", "100", "--watts", "100", "--hours-day", "3", "--kwh", "0.3", "--cloud-hour", "1", "--cloud"]
+    asked += ["--used-price", "300", "--used-vram", "8G", "--rent-vram", "8G", "--hw-price", "900"]
+    priced = ["--priced", "2026-11-30,DE,a shop", "--currency", "SEK"]
+    words = ["plan", "config.json", "--context", "1k", *MACHINE, *asked, *priced]
+    _, out, _ = livingkv_(capsys, *words)
+    assert "300 SEK <= 100 SEK" in out and "90 SEK/month" in out and "10.3 month" in out
+    plan: Any = json.loads(livingkv_(capsys, *words, "--json")[1])
+    print_plan({**plan, "prices": []})
+    again = capsys.readouterr().out
+    assert "300 currency units <= 100 currency units" in again
+    assert not any(word in told for told in (out, again) for word in ("money", "pay_month"))
 
 
 def test_a_plan_is_written_checked_and_found_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def clone(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """
     find_real = livingkv.model_sources.find_model
 
-    def find_tiny(spec: object, progress: object = None) -> ModelFolder:
+    def find_tiny(spec: object, progress: object = None, **_: object) -> ModelFolder:
         return find_real(str(spec)) if Path(str(spec)).name == "tiny-moe" else ModelFolder("tiny-qwen2", tiny_folder)
 
     for file in (ROOT / "README.md", *(ROOT / "examples" / "notes").iterdir()):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from livingkv import Memory, Settings
-from livingkv.errors import InputError, StoreFull, StoreUnwritable
-from livingkv.store import Disk
+from livingkv.errors import InputError, KeyReused, StoreFull, StoreUnwritable
+from livingkv.store import Disk, IdempotencyKey
 from tests.tiny import tiny_model
 
 MODEL = tiny_model("qwen2")
@@ -141,3 +141,17 @@ def test_a_question_of_another_day_is_no_answer(tmp_path: Path) -> None:
         memory.add_messages([*TALK, {"role": "user", "content": "What is my dog called?"}])
         answer = memory.ask("What is my dog called?", mode="extract")
         assert answer.answer == "My dog is called Rex."
+
+
+def test_messages_with_a_key_are_added_once(tmp_path: Path) -> None:
+    key = IdempotencyKey.of("turn 7", b"what it says")
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        added = memory.add_messages(TALK, session="talk", once=key)
+    with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
+        text = memory.text("talk")
+        again = memory.add_messages(TALK, session="talk", once=key)
+        assert again.sentence_ids == added.sentence_ids and again.turn == added.turn
+        assert (again.n_messages, again.n_tokens, again.prefilled_tokens) == (0, 0, 0) and memory.text("talk") == text
+        with pytest.raises(KeyReused, match="a new key is needed"):
+            memory.add_messages(TALK, session="talk", once=IdempotencyKey.of("turn 7", b"something else"))
+        assert memory.add_messages(TALK, session="talk").n_messages == len(TALK)

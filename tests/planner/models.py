@@ -21,6 +21,13 @@ _BASE: dict[str, Any] = {
     "dtype": "bfloat16",
 }
 _SLIDING = ["sliding_attention"] * 3 + ["full_attention"]
+_SHARED = {
+    "sliding_window": 8,
+    "layer_types": _SLIDING * 2,
+    "num_kv_shared_layers": 4,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 64,
+}
 _MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _CHANGES: dict[str, dict[str, Any]] = {
     "qwen2": {},
@@ -37,6 +44,15 @@ _CHANGES: dict[str, dict[str, Any]] = {
     },
     "mistral": {"sliding_window": 8},
     "gemma3_text": {"sliding_window": 8, "layer_types": _SLIDING},
+    "gemma3n_text": {
+        **_SHARED,
+        "num_hidden_layers": 8,
+        "altup_num_inputs": 2,
+        "laurel_rank": 4,
+        "intermediate_size": [96] * 8,
+        "activation_sparsity_pattern": [0.0] * 8,
+    },
+    "gemma4_text": {**_SHARED, "num_hidden_layers": 8, "global_head_dim": 32},
     "gpt_oss": {"sliding_window": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "layer_types": _SLIDING},
     "qwen3_moe": {**_MOE},
     "qwen3_next": {
@@ -88,6 +104,8 @@ def made_up(*, page_bits: float | None = None, kind: str = "qwen2", **values: fl
         "kv_elements": 2.0 * 48 * 4 * 128,
         "bounded_elements": 0.0,
         "sliding_window": 0.0,
+        "wider_elements": 0.0,
+        "wider_window": 0.0,
         "state_bytes": 0.0,
         "native_context": 32768.0,
         "moe_layers": 0.0,

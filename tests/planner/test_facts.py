@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from livingkv.codec import PageShape, page_bytes
 from livingkv.errors import InputError, ModelNotFound
 from livingkv.planner.fact import ModelFacts, with_bits
 from livingkv.planner.facts import cached_facts, config_facts, model_facts
+from livingkv.planner.inputs import inputs_of
 from livingkv.planner.kv_layers import layers_of
+from livingkv.planner.laws import laws
+from livingkv.planner.options import amounts_of
 from livingkv.planner.units import Amount
+from livingkv.planner.working import worked
 from tests.planner.models import config
 
 N_TOKENS = 6  # fewer than the windows: nothing was dropped yet
@@ -27,19 +31,25 @@ def number(model: ModelFacts, name: str) -> float | None:
     return None if found is None else found.value
 
 
-def network_of(kind: str) -> Any:
-    found = AutoConfig.for_model(**config(kind))
+def network_of(kind: str, **changes: Any) -> Any:
+    if kind not in CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {kind}")
+    found = AutoConfig.for_model(**config(kind, **changes))
     return AutoModelForCausalLM.from_config(found, dtype=torch.bfloat16).eval().requires_grad_(False)
 
 
-def cache_of(network: Any) -> Any:
-    out = network(torch.arange(1, N_TOKENS + 1)[None], use_cache=True)
+def cache_of(network: Any, n_tokens: int = N_TOKENS) -> Any:
+    out = network(torch.arange(1, n_tokens + 1)[None], use_cache=True)
     found = getattr(out, "past_key_values", None)
     return out.cache_params if found is None else found
 
 
 @pytest.mark.parametrize(
-    "kind", ["qwen2", "phi3", "gpt2", "mistral", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "mamba"]
+    "kind",
+    [
+        *("qwen2", "phi3", "gpt2", "mistral", "gemma3_text", "gemma3n_text", "gemma4_text"),
+        *("gpt_oss", "qwen3_next", "mamba2", "mamba"),
+    ],
 )
 def test_kv_and_states_are_those_of_a_real_cache(kind: str) -> None:
     network, found = network_of(kind), config_facts(kind, config(kind))
@@ -62,14 +72,84 @@ def test_kv_and_states_are_those_of_a_real_cache(kind: str) -> None:
     assert number(found, "sliding_window") == (8 if bounded else 0)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "gpt2", "qwen3_moe", "gpt_oss", "qwen3_next"])
+def bytes_of(found: ModelFacts, n_tokens: int) -> float:
+    """Of 16-bit KV of one session, by the laws."""
+    given = {name: Amount(1.0, laws().symbols[name].unit) for name in ("users",)}
+    given |= {"context": Amount(n_tokens, "token/user"), "hot_bits": Amount(16.0, "bit/element")}
+    given |= {name: one.amount for name, one in found.facts.items() if one.amount is not None}
+    total = worked(given).results["kv_total_16"].value
+    assert total is not None
+    return total.to("byte").value
+
+
+def kept_bytes(network: Any, n_tokens: int) -> int:
+    """Of KV in the cache of a real network; the window's last token, which a cache drops early, with them."""
+    total = 0
+    for layer in cache_of(network, n_tokens).layers:
+        if getattr(layer, "keys", None) is not None:
+            n_bytes = layer.keys.nbytes + layer.values.nbytes
+            n_kept = layer.keys.shape[2]
+            total += n_bytes // n_kept * (n_kept + (n_kept < n_tokens))
+    return total
+
+
+DIFFERENT_WINDOWS: list[tuple[str, dict[str, Any]]] = [
+    ("gpt_oss", {"0": {"sliding_window": 4}}),
+    ("gpt_oss", {"1": {"sliding_window": 12}, "2": {"sliding_window": 12}}),
+    ("mistral", {"0": {"sliding_window": 4}, "2": {"sliding_window": None}}),
+]
+
+
+@pytest.mark.parametrize("n_tokens", [3, 6, 10, 20])
+@pytest.mark.parametrize("kind", ["gemma3n_text", "gemma4_text", "gemma3_text"])
+def test_layers_that_share_kv_keep_it_once(kind: str, n_tokens: int) -> None:
+    network = network_of(kind)
+    assert bytes_of(config_facts(kind, config(kind)), n_tokens) == kept_bytes(network, n_tokens)
+
+
+@pytest.mark.parametrize("n_tokens", [3, 6, 10, 20])
+@pytest.mark.parametrize(("kind", "layers"), DIFFERENT_WINDOWS)
+def test_two_sizes_of_windows_keep_what_a_real_cache_keeps(kind: str, layers: dict[str, Any], n_tokens: int) -> None:
+    values = config(kind, per_layer_config=layers)
+    network = network_of(kind, per_layer_config=layers, allow_global_per_layer_attribute_access=True)
+    windows = {getattr(layer, "sliding_window", None) for layer in DynamicCache(config=network.config).layers}
+    if len(windows - {None}) == 1:
+        pytest.skip("caches of this transformers have one window for all layers")
+    found = config_facts(kind, values)
+    assert bytes_of(found, n_tokens) == kept_bytes(network, n_tokens)
+    told = config_facts(kind, {**values, "allow_global_per_layer_attribute_access": True})
+    assert told.facts == found.facts
+
+
+def test_layers_that_differ_in_more_than_windows_are_unknown() -> None:
+    odd: list[Any] = [
+        {"0": {"num_key_value_heads": 1}},
+        {"0": {"skip": ["attention"]}},
+        {"0": {"sliding_window": 4, "intermediate_size": 8}},
+        [1],
+        {"0": 3},
+    ]
+    for layers in odd:
+        for extra in ({}, {"allow_global_per_layer_attribute_access": True}):
+            found = config_facts("m", config("gpt_oss", per_layer_config=layers, **extra))
+            assert number(found, "kv_elements") is None, layers
+    sizes = {"0": {"sliding_window": 4}, "1": {"sliding_window": 6}}
+    found = config_facts("m", config("gpt_oss", per_layer_config=sizes))
+    assert "4, 6, 8 tokens" in found.facts["sliding_window"].source
+    told = inputs_of(found, {}).inputs["sliding_window"].source
+    assert "supply --sliding-window" in told
+    assert inputs_of(found, amounts_of({"sliding_window": 8})).known["sliding_window"].value == 8
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "gpt2", "gemma3n_text", "qwen3_moe", "gpt_oss", "qwen3_next"])
 def test_weights_are_those_of_a_real_network(kind: str) -> None:
     network, found = network_of(kind), config_facts(kind, config(kind))
     total = sum(one.numel() for one in network.parameters())
     assert number(found, "parameters") == total
     inside = sum(one.numel() for name, one in network.named_parameters() if ".experts." in name)
-    tied = network.config.tie_word_embeddings
-    embedding = 0 if tied else network.get_input_embeddings().weight.numel()
+    tied = network.get_input_embeddings() if network.config.tie_word_embeddings else None
+    tables = [one for one in network.modules() if isinstance(one, torch.nn.Embedding) and one is not tied]
+    embedding = sum(one.weight.numel() for one in tables)
     assert number(found, "resident_parameters") == total - inside
     assert number(found, "steady_parameters") == total - inside - embedding
     assert number(found, "active_parameters") == total - inside - embedding + inside // 4  # 2 of 8 experts
@@ -143,7 +223,7 @@ def test_a_config_without_a_type_of_weights_does_not_guess_their_bits() -> None:
     assert (number(changed, "weight_bits"), number(changed, "expert_bytes")) == (4, 3 * 64 * 16 // 2)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe", "gemma3n_text", "gpt2"])
 def test_bytes_in_files_are_exact(kind: str, tmp_path: Path) -> None:
     network = network_of(kind)
     network.save_pretrained(tmp_path)
@@ -152,6 +232,7 @@ def test_bytes_in_files_are_exact(kind: str, tmp_path: Path) -> None:
     stored = 2 * sum(one.numel() for one in network.parameters())
     bits, total = number(found, "weight_bits"), number(found, "parameters")
     assert bits is not None and total is not None and bits * total / 8 == pytest.approx(stored)
+    assert number(found, "steady_bits") == pytest.approx(16)
     if kind == "qwen3_moe":
         assert number(found, "expert_bytes") == 3 * 64 * 16 * 2
     again = model_facts(str(tmp_path / "config.json"))

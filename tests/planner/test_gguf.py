@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from livingkv.errors import ModelError
+from livingkv.gguf_header import read_gguf_header
 from livingkv.planner.facts import model_facts
-from livingkv.planner.gguf_header import read_gguf_header
 
 Tensor = tuple[int, ...]
 _DENSE = {"attn_k.weight": (32, 64), "attn_v.weight": (32, 64), "ffn_up.weight": (96, 64)}
@@ -90,6 +90,10 @@ def test_experts_windows_states_and_latents(tmp_path: Path) -> None:
     ranks = {"attention.kv_lora_rank": 32, "rope.dimension_count": 8}
     latent = numbers(made(tmp_path / "l.gguf", "deepseek2", {"attn_kv_a_mqa.weight": (40, 64)}, ranks))
     assert latent["kv_elements"] == 2 * 40
+    shared = {**pattern, "attention.shared_kv_layers": 1}
+    once = numbers(made(tmp_path / "shared.gguf", "gemma3n", fields=shared))
+    assert (once["kv_elements"], once["bounded_elements"]) == (0, 64)
+    assert numbers(made(tmp_path / "unsaid.gguf", "gemma3n", fields=pattern))["kv_elements"] is None
     state = numbers(made(tmp_path / "s.gguf", "mamba", {"ssm_conv1d.weight": (4, 64)}))
     assert state["kv_elements"] == 0 and state["state_bytes"] is None
 

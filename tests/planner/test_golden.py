@@ -44,7 +44,14 @@ def computed(law: str, unit: str, **given: str | float) -> float:
     ],
 )
 def test_a_golden_value(law: str, unit: str, given: dict[str, float], want: float) -> None:
-    zeros = {"bounded_elements": 0, "sliding_window": 0, "hot_bits": 16, "users": 1}
+    zeros = {
+        "bounded_elements": 0,
+        "sliding_window": 0,
+        "wider_elements": 0,
+        "wider_window": 0,
+        "hot_bits": 16,
+        "users": 1,
+    }
     digits = len(str(want).partition(".")[2])
     assert computed(law, unit, **{**zeros, **given}) == pytest.approx(want, abs=0.51 * 10**-digits if digits else 1e-6)
 

@@ -103,6 +103,60 @@ def test_prices_decide_and_need_a_stamp() -> None:
             Stamp(*stamp)
 
 
+PRICED: dict[str, Any] = {
+    "gpu_vram": "24GiB",
+    "gpu_price": 900,
+    "gpu_slots": 2,
+    "used_price": 500,
+    "used_vram": "24GiB",
+    "cloud_hour": 1,
+    "hours_day": 1,
+    "rent_vram": "24GiB",
+    "cloud_allowed": True,
+    "budget": 2000,
+    "api_in": 0,
+    "api_out": 0,
+    "tokens_in_month": 1,
+    "tokens_out_month": 1,
+    "budget_month": 99,
+    "smaller_parameters": 3e9,
+    "unified_price": 1500,
+    "unified_memory": "64GiB",
+}
+
+
+def test_every_way_of_generating_counts_the_speed_that_is_wanted() -> None:
+    for path in paths().paths:
+        for way in path.ways:
+            assert [one.right for one in way.tests if one.if_given == "min_speed"] == ["min_speed"], (path.id, way.name)
+
+
+@pytest.mark.parametrize(
+    ("path", "symbol", "enough", "changes"),
+    [
+        ("used", "used_bw", "900GB/s", {}),
+        ("one_gpu", "gpu_bw", "900GB/s", {}),
+        ("several_gpus", "gpu_bw", "450GB/s", {"gpu_vram": "12GiB"}),
+        ("unified", "unified_bw", "900GB/s", {}),
+        ("rented_gpu", "rent_bw", "900GB/s", {}),
+        ("cloud_api", "api_speed", 51, {}),
+        ("smaller_model", "smaller_active", 3e9, {}),
+    ],
+)
+def test_a_wanted_speed_counts_where_hardware_is_bought_or_rented(
+    path: str, symbol: str, enough: str | float, changes: dict[str, Any]
+) -> None:
+    asked = {**PRICED, **changes}
+    assert verdict(planned(**asked), path)["verdict"] == "yes"
+    undecided = verdict(planned(**asked, min_speed=50), path)
+    assert undecided["verdict"] == "maybe" and [one["symbol"] for one in undecided["supply"]] == [symbol]
+    assert undecided["supply"][0]["how"].startswith("--")
+    told = {**asked, symbol: enough}
+    assert verdict(planned(**told, min_speed=50), path)["verdict"] == "yes"
+    slow = verdict(planned(**told, min_speed=5000), path)
+    assert slow["verdict"] == "no" and slow["because"]["test"].endswith(">= min_speed")
+
+
 def test_the_cloud_is_open_only_to_whoever_allows_it() -> None:
     asked: dict[str, Any] = {
         "tokens_in_month": 1e7,
@@ -246,7 +300,27 @@ def test_a_smaller_model_is_smaller() -> None:
 
 def test_it_is_said_where_no_expert_is_thought_to_be_in_memory() -> None:
     for model, hit, want in ((made_up(**MOE), 0, 1), (made_up(**MOE), 0.5, 0), (made_up(), 0, 0)):
-        assert sum("--cache-hit" in one for one in planned(model, cache_hit=hit)["remarks"]) == want
+        told = [one for one in planned(model, cache_hit=hit)["remarks"] if "--cache-hit" in one]
+        assert len(told) == want
+        assert all(f"`livingkv experts {verb}`" in one for one in told for verb in ("trace", "simulate"))
+
+
+@pytest.mark.parametrize("hit", ["0.25", "25%", "25.0 %"])
+def test_the_share_of_experts_in_memory_is_taken_as_it_is_told(hit: str) -> None:
+    slow, fast = planned(made_up(**MOE), ram="8GiB"), planned(made_up(**MOE), ram="8GiB", cache_hit=hit)
+    assert value(slow, "experts_missed") == value(slow, "experts_token")
+    assert value(fast, "experts_missed") == pytest.approx(0.75 * value(slow, "experts_missed"))
+    assert value(fast, "stream_overlapped") == pytest.approx(value(slow, "stream_overlapped") / 0.75)
+    between = (value(slow, "stream_overlapped") + value(fast, "stream_overlapped")) / 2
+    wish: dict[str, Any] = {"ram": "8GiB", "disk": "2TB", "min_speed": between}
+    assert verdict(planned(made_up(**MOE), **wish), "experts")["verdict"] == "no"
+    assert verdict(planned(made_up(**MOE), **wish, cache_hit=hit), "experts")["verdict"] == "yes"
+
+
+@pytest.mark.parametrize("hit", ["101%", "-1%", "%", "25%%"])
+def test_a_share_that_is_none_is_refused(hit: str) -> None:
+    with pytest.raises(InputError, match="--cache-hit"):
+        amounts_of({"cache_hit": hit})
 
 
 @pytest.mark.parametrize(("name", "text"), [("vram", "8"), ("ram", " 64 "), ("bw_disk", "7000"), ("gpu_vram", "24")])

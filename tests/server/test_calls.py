@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from livingkv.errors import UnsupportedModel
 from livingkv.memory import Memory
 from livingkv.server.api_errors import ApiError
 from livingkv.server.counters import Counters
@@ -77,6 +78,30 @@ def test_what_is_given_up_leaves_the_tenant_usable(tmp_path: Path) -> None:
 
         assert asyncio.run(give_up()) > 0
         assert served.service._ready().tenants.open_one("t").gate.is_free
+
+
+def refusing() -> None:
+    raise UnsupportedModel("m: it has no experts")
+
+
+def breaking() -> None:
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize(("prepare", "has_traceback"), [(refusing, False), (breaking, True)])
+def test_a_model_that_is_refused_is_logged_without_a_traceback(
+    prepare: Callable[[], None], has_traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    joining = Joining(8, lambda n_rows: None)
+    thread = InferenceThread(
+        prepare, lambda: None, lambda: None, Counters(), joining, n_waiting=8, n_side_by_side=1, idle_s=60.0
+    )
+    thread.start()
+    while thread.phase.value == "starting":
+        pass
+    assert thread.stop(60.0) and type(thread.error) in (UnsupportedModel, ZeroDivisionError)
+    (logged,) = [one for one in caplog.records if "inference thread failed" in one.getMessage()]
+    assert bool(logged.exc_info) is has_traceback
 
 
 def test_background_work_goes_on_beside_requests() -> None:

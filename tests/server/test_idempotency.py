@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
 from livingkv.server.api_errors import ApiError
-from livingkv.server.idempotency import KEPT_S, Idempotency
+from livingkv.server.idempotency import KEPT_S, Idempotency, Make
+from livingkv.store import IdempotencyKey
 
 
 def request_of(key: str, body: bytes = b"x", path: str = "/v1/x") -> Request:
@@ -24,10 +25,10 @@ def request_of(key: str, body: bytes = b"x", path: str = "/v1/x") -> Request:
     return Request(scope, receive)
 
 
-def counting(calls: list[int]) -> Callable[[], Awaitable[Response]]:
+def counting(calls: list[int]) -> Make:
     """What counts how often it is made."""
 
-    async def make() -> Response:
+    async def make(key: IdempotencyKey | None) -> Response:
         calls.append(1)
         await asyncio.sleep(0)
         return Response(str(len(calls)))
@@ -65,7 +66,7 @@ def test_an_error_is_told_to_who_waits_and_not_kept() -> None:
     async def run() -> None:
         once, calls = Idempotency(), list[int]()
 
-        async def fail() -> Response:
+        async def fail(key: IdempotencyKey | None) -> Response:
             await asyncio.sleep(0.01)
             raise ApiError(507, "full")
 
@@ -94,14 +95,14 @@ def test_what_was_forgotten_is_not_told_again() -> None:
     async def run() -> None:
         once, go_on = Idempotency(), asyncio.Event()
 
-        async def slow() -> Response:
+        async def slow(key: IdempotencyKey | None) -> Response:
             await go_on.wait()
             return Response("quoted")
 
-        async def quick() -> Response:
+        async def quick(key: IdempotencyKey | None) -> Response:
             return Response("quoted")
 
-        def ask(key: str, tenant: str, make: Callable[[], Awaitable[Response]]) -> Awaitable[Response]:
+        def ask(key: str, tenant: str, make: Make) -> Awaitable[Response]:
             return once.once(request_of(key), tenant, "", make, unquoted=lambda answer: Response("left"))
 
         for tenant in ("t", "s"):
