@@ -33,7 +33,7 @@ TORCH ?= $(if $(GPU),torch>=2.10,torch==2.13.0)
 COMMA := ,
 EXTRAS := $(if $(GPU),dev$(COMMA)gpu,dev)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
-PYTEST := $(BIN)/python -m pytest -q
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q  # without compiled files, half of a short run is compiling
 SIDE_BY_SIDE := -n auto --dist loadfile  # a file's tests share what they set up
 
 install: $(STAMP)

@@ -17,6 +17,11 @@ from torch import Tensor
 _GROUPED_TOKENS = 32
 """With fewer queries the heads of a group fill a kernel's tile only together."""
 
+_FEW_TOKENS = 64
+_FEW_SCORES = 1 << 22
+"""On a CPU PyTorch's flash kernel cuts this few queries into products too small for its library: two whole products
+take 0.5 to 0.97 of its time (experiments/LOG.md). Their scores are in memory at once, 16 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -41,6 +46,8 @@ def attend(partitions: Sequence[Partition], scale: float) -> Tensor:
     """
     parts = [each for part in partitions if part.keys.shape[2] for each in _computable(part)]
     assert parts, "attention over nothing"
+    if len(parts) == 1 and _is_few(parts[0]):
+        return _few(parts[0], scale)[0]
     pairs = [_attend_one(part, scale) for part in parts]
     return _merge(pairs, parts[0].queries.dtype)
 
@@ -106,7 +113,7 @@ def takes_groups(x: Tensor) -> bool:
 def _computable(part: Partition) -> list[Partition]:
     """The partition in parts that there is a kernel for: keys in front of a causal block may be one of their own."""
     n_before = part.keys.shape[2] - part.queries.shape[2]
-    if not part.causal or n_before == 0 or part.key_mask is not None or takes_groups(part.queries):
+    if not part.causal or n_before == 0 or part.key_mask is not None or takes_groups(part.queries) or _is_few(part):
         return [part]
     assert n_before > 0, "a causal query has a key of its own"
     own = Partition(part.queries, part.keys[:, :, n_before:], part.values[:, :, n_before:], causal=True)
@@ -117,6 +124,9 @@ def _attend_one(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
     """Output [b, h, t, d] and fp32 log-sum-exp [b, h, t] of one partition by the quickest kernel that fits."""
     if part.key_mask is not None:
         return _by_products(part, scale)
+    if _is_few(part):
+        out, weights, score = _few(part, scale)
+        return out, score.amax(-1) - weights.amax(-1).log()  # the largest weight is exp(its score - lse)
     if takes_groups(part.queries) and part.queries.shape[2] >= _GROUPED_TOKENS:
         return _flash(part.queries, part.keys, part.values, scale, causal=part.causal)
     if part.causal:
@@ -138,6 +148,28 @@ def _folded(part: Partition, scale: float) -> tuple[Tensor, Tensor]:
     queries = part.queries.reshape(batch, kv_heads, heads // kv_heads * tokens, dim)
     out, lse = _flash(queries, part.keys, part.values, scale, causal=False)
     return out.reshape(batch, heads, tokens, dim), lse.reshape(batch, heads, tokens)
+
+
+def _is_few(part: Partition) -> bool:
+    """Whether so few queries see the keys, in bf16 on a CPU, that two whole products are quicker than a kernel."""
+    batch, heads, tokens, _ = part.queries.shape
+    fits = tokens <= _FEW_TOKENS and batch * heads * tokens * part.keys.shape[2] <= _FEW_SCORES
+    is_plain = part.key_mask is None and part.queries.device.type == "cpu" and part.queries.dtype == torch.bfloat16
+    return fits and is_plain and part.keys.dtype == torch.bfloat16
+
+
+def _few(part: Partition, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Output in bf16, and weights and scores in fp32 [b, h, t, keys]: scores as an fp32 product of what is stored in
+    bf16, weights rounded to bf16 before the second one, as in the fused kernels."""
+    batch, heads, tokens, dim = part.queries.shape
+    kv_heads, n_keys = part.keys.shape[1:3]
+    queries = part.queries.reshape(batch, kv_heads, heads // kv_heads * tokens, dim).float() * scale
+    score = (queries @ part.keys.float().transpose(-1, -2)).view(batch, heads, tokens, n_keys)
+    if part.causal and tokens > 1:  # the newest keys alone are hidden from any query
+        score[..., n_keys - tokens :] += score.new_full((tokens, tokens), float("-inf")).triu_(1)
+    weights = score.softmax(-1)
+    rows = weights.to(torch.bfloat16).view(batch, kv_heads, heads // kv_heads * tokens, n_keys)
+    return (rows @ part.values).view(batch, heads, tokens, dim), weights, score
 
 
 def _by_products(part: Partition, scale: float) -> tuple[Tensor, Tensor]:

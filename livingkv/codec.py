@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from livingkv.device_numbers import numbers_on
+from livingkv.direct_decoding import DirectDecoding
 from livingkv.errors import RecordDamaged
 from livingkv.model_rope import Rope
 from livingkv.page_layout import (
@@ -199,8 +200,14 @@ class Int8:
         return self._numbers(codes, self.rotation(first_tokens, PAGE_TOKENS, device), 0)
 
     def decode_into(self, pages: Iterable[PageBytes], places: Sequence[Place], into: KV, rope: Rope) -> None:
-        """See PageCodec."""
-        put_decoded(self.decode, pages, places, into, rope)
+        """See PageCodec. On a CPU directly, without the steps between."""
+        device = into.keys.device
+        if device.type != "cpu" or into.keys.dtype != self.shape.dtype:
+            put_decoded(self.decode, pages, places, into, rope)
+            return
+        by = self.rotation([place.first_token for place in places], PAGE_TOKENS, device)
+        direct = DirectDecoding(self.shape, self.sizes, self.bias(device))
+        direct.put(map(self._body, pages), places, by, into, rope)
 
     def rows(self, kv: KV, by: Rotation | None, first_layer: int) -> Tensor:
         """What `pages_of` takes: uint8 [pages, bytes] on the device of `kv`; arguments as those of `stored`."""
@@ -215,10 +222,14 @@ class Int8:
         """`n_pages` pages without their headers, uint8 [pages, bytes]. Raises RecordDamaged."""
         rows = torch.empty((n_pages, sum(self.sizes)), dtype=torch.uint8, device=device)
         for row, page in zip(rows, pages, strict=True):
-            if check_header(page, "int8", self.shape) != PAGE_TOKENS or len(page) != HEADER.size + sum(self.sizes):
-                raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")
-            row.copy_(in_place(page[HEADER.size :]))
+            row.copy_(self._body(page))
         return rows
+
+    def _body(self, page: PageBytes) -> Tensor:
+        """A page without its header, uint8 [bytes], in place. Raises RecordDamaged."""
+        if check_header(page, "int8", self.shape) != PAGE_TOKENS or len(page) != HEADER.size + sum(self.sizes):
+            raise RecordDamaged(f"a page of {len(page)} bytes has not the model's shape; run `livingkv check`")
+        return in_place(page[HEADER.size :])
 
     def stored(self, kv: KV, by: Rotation, first_layer: int = 0) -> KV:
         """See PageCodec."""

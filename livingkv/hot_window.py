@@ -11,6 +11,7 @@ bounded distance however long the session grows. A document is read on a grid, s
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection
 
 import torch
@@ -66,6 +67,7 @@ class HotWindow:
         spare = block_tokens if look.grid_tokens == 1 else 2 * look.grid_tokens  # a cell before a pass, one to fill up
         capacity = 2 * PAGE_TOKENS + look.window_tokens + block_tokens + spare
         self.workspace = Workspace(shape, rope, capacity, device, dual_chunk)
+        self._lent: weakref.ref[Workspace] | None = None
         self._sinks: KV | None = None
         self._cells: Cells | None = None
         self._window_start = 0
@@ -108,8 +110,11 @@ class HotWindow:
         are not of this model and codec.
         """
         device = self.workspace.keys.device
+        self._take_back()
         space = self.workspace
         space.start = space.end = self._reserve
+        if 2 * len(pages) * PAGE_TOKENS >= space.capacity:
+            space.fill_soon()
         first = first_page * PAGE_TOKENS
         slot = space.claim(len(pages) * PAGE_TOKENS, first)
         places = [Place(first + at, 0, PAGE_TOKENS, slot + at) for at in range(0, space.end - slot, PAGE_TOKENS)]
@@ -130,6 +135,7 @@ class HotWindow:
 
     def begin(self, n_tokens: int) -> None:
         """See AttentionState."""
+        self._take_back()
         start = window_start(self.n_tokens, self.look)
         if start != self._window_start:
             self._place(start)
@@ -151,6 +157,7 @@ class HotWindow:
 
     def one_token(self) -> OneToken:
         """See Workspace: what `begin(1)` prepares, in numbers; sinks and slots are moved where need be."""
+        self._take_back()
         start = window_start(self.n_tokens, self.look)
         if start != self._window_start:
             self._place(start)
@@ -207,17 +214,29 @@ class HotWindow:
         return self._lossless.encode_run(space.view(space.end - (self.n_tokens - self.n_sealed), space.end))
 
     def branch(self, extra_tokens: int) -> Workspace:
-        """A workspace of its own with the attended slots copied and room for `extra_tokens`: what is read there
-        does not enter the session."""
+        """A workspace of its own with the attended slots and room for `extra_tokens`: what is read there does not enter
+        the session. On a CPU, where copies are dear, slots are shared until the session goes on."""
+        self._take_back()
         start = window_start(self.n_tokens, self.look)
         if start != self._window_start:
             self._place(start)
         space = self.workspace
+        if space.keys.device.type == "cpu" and space.end + extra_tokens <= space.capacity:
+            lent = space.lent(extra_tokens)
+            self._lent = weakref.ref(lent)
+            return lent
         copy = space.sibling(space.n_attended + extra_tokens)
         copy.push(space.view(space.start, space.end), 0)
         copy.positions[: copy.end] = space.positions[space.start : space.end]
         copy.next_position = space.next_position
         return copy
+
+    def _take_back(self) -> None:
+        """A branch that is still in use gets memory of its own: slots are about to change."""
+        lent = None if self._lent is None else self._lent()
+        self._lent = None
+        if lent is not None:
+            lent.stand_alone()
 
     def _cells_of(self, n_tokens: int) -> Cells:
         assert self._sinks is not None, "the first cell is a pass of its own"

@@ -97,7 +97,7 @@ class Preparing:
         return Prepared("exact", streamed, ids, session.n_tokens)
 
     def resume_mode(self, session: SessionRow, hot: HotWindow) -> Prepared:
-        """The session's hot window and sinks, copied: what is read now does not enter the session."""
+        """A branch of the session's hot window and sinks: what is read now does not enter the session."""
         ids = self._ids_behind(session)
         space = hot.branch(len(ids) + self.max_tokens)
         return Prepared("resume", space, ids, space.n_attended)

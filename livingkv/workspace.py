@@ -11,6 +11,7 @@ size that is the plain computation, to the last bit.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -21,8 +22,12 @@ from torch import Tensor
 
 from livingkv.attention import Partition, attend
 from livingkv.codec import KV, PageShape
+from livingkv.large_pages import private_mapping
 from livingkv.model_rope import DualChunk, Rope
 from livingkv.positions import Rotation, period, query_position, query_positions, rotate, rotation, temperature
+
+_LARGE_BYTES = 1 << 23
+"""Smaller buffers are had from PyTorch, which keeps them for the next."""
 
 
 class AttentionState(Protocol):
@@ -87,8 +92,7 @@ class Workspace:
         size = (shape.n_layers, shape.n_kv_heads, capacity, shape.head_dim)
         self.keys = torch.empty(size, dtype=shape.dtype, device=device)
         self.values = torch.empty(size, dtype=shape.dtype, device=device)
-        self.positions = torch.zeros(capacity, dtype=torch.int64)  # on the CPU: read by Python
-        self._places = self.positions.numpy()  # the same memory, of which a single number is quick to write
+        self._with_places(torch.zeros(capacity, dtype=torch.int64))  # on the CPU: read by Python
         self.size_bytes = self.keys.nbytes + self.values.nbytes
         self.start = 0
         self.end = 0
@@ -109,6 +113,35 @@ class Workspace:
     def sibling(self, capacity: int) -> Workspace:
         """An empty workspace of the same model and device."""
         return Workspace(self._shape, self._rope, capacity, self.keys.device, self._dual_chunk)
+
+    def fill_soon(self) -> None:
+        """Nothing is stored yet, and most slots will be: on a CPU take memory that is quicker to fill."""
+        if self.keys.device.type == "cpu":
+            self.keys, self.values = (_in_large_pages(part) for part in (self.keys, self.values))
+
+    def lent(self, extra_tokens: int) -> Workspace:
+        """A workspace in the same memory that attends the same slots, with room for `extra_tokens` behind them: as long
+        as nobody else writes to these, or until it is told to `stand_alone`."""
+        assert self.end + extra_tokens <= self.capacity, "there is room to lend"
+        other = copy.copy(self)
+        other.keys, other.values = self.view(0, self.end + extra_tokens)
+        other._with_places(self.positions[: other.capacity].clone())
+        other.size_bytes, other.pass_tokens = 0, other.capacity
+        return other
+
+    def stand_alone(self) -> None:
+        """Have memory of its own from now on, with the same in it. Not while a pass attends."""
+        attended = slice(self.start, self.end)
+        for name in ("keys", "values"):
+            shared = getattr(self, name)
+            own = torch.empty_like(shared, memory_format=torch.contiguous_format)
+            own[:, :, attended] = shared[:, :, attended]
+            setattr(self, name, own)
+        self.size_bytes = self.keys.nbytes + self.values.nbytes
+
+    def _with_places(self, positions: Tensor) -> None:
+        self.positions = positions
+        self._places = positions.numpy()  # the same memory, of which a single number is quick to write
 
     @property
     def n_attended(self) -> int:
@@ -268,3 +301,11 @@ class Workspace:
         self.end += n_tokens
         self.next_position += n_tokens
         self._runs, self._own = [], None
+
+
+def _in_large_pages(like: Tensor) -> Tensor:
+    """An uninitialised tensor on the CPU of the same size and dtype."""
+    if like.nbytes < _LARGE_BYTES:
+        return torch.empty_like(like)
+    mapping = private_mapping(like.nbytes)  # lives as long as the tensor
+    return torch.frombuffer(mapping, dtype=like.dtype).view(like.shape)

@@ -61,6 +61,8 @@ def _same_amount(stated: Mapping[str, Any], real: Mapping[str, Any]) -> bool:
     value, unit = stated["value"], stated["unit"]
     if not _is_number(value) or not _is_number(real.get("value")) or not isinstance(unit, str):
         return False
+    if unit == real["unit"]:
+        return _near(value, real["value"])
     try:
         return _near(Amount(float(value), unit).to(real["unit"]).value, real["value"])
     except InputError:

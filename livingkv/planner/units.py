@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from livingkv.errors import InputError
@@ -56,6 +56,7 @@ class Amount:
         return amount(self.quantity(), other)
 
 
+@lru_cache(256)
 def unit(text: str) -> Any:
     """The pint unit of that name. Raises InputError."""
     from pint.errors import PintError

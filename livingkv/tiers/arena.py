@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 
+from livingkv.large_pages import private_mapping
+
 Register = Callable[[int, int], Callable[[], None]]
 """Given an address and a number of bytes, pins that memory for a device; answers what undoes it."""
 
@@ -27,13 +29,12 @@ class Arena:
     ) -> None:
         self.n_rooms = n_rooms
         self.room_bytes = room_bytes
-        # private: it counts as the process's own anonymous memory, and a forked child cannot write into it
-        self._mapping = mmap.mmap(-1, n_rooms * room_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._mapping = private_mapping(n_rooms * room_bytes)  # rooms are used from the first on
         self._whole = memoryview(self._mapping)
         self._unregister: Callable[[], None] | None = None
         self._pinning: Thread | None = None
         if register is not None:
-            self._advise()
+            self._keep_from_children()
             if in_background:
                 self._pinning = Thread(target=self._pin, args=(register,), name="livingkv-pin")
                 self._pinning.start()
@@ -41,15 +42,11 @@ class Arena:
                 self._pin(register)
         self._free = list(range(n_rooms - 1, -1, -1))
 
-    def _advise(self) -> None:
-        """Ask for large pages, which are pinned and read into faster, and keep what is pinned out of forked children.
-
-        A fork would make a page that is written to next another page than the one that the device reads.
-        """
-        for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
-            if hasattr(mmap, advice):
-                with suppress(OSError):  # a kernel without them
-                    self._mapping.madvise(getattr(mmap, advice))
+    def _keep_from_children(self) -> None:
+        """A fork would make a page that is written to next another page than the one that the device reads."""
+        if hasattr(mmap, "MADV_DONTFORK"):
+            with suppress(OSError):  # a kernel without it
+                self._mapping.madvise(mmap.MADV_DONTFORK)
 
     def _pin(self, register: Register) -> None:
         self._unregister = register(self._address(), self.n_rooms * self.room_bytes)

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
-from livingkv.cli import app
 from livingkv.cli_process import run
+from livingkv.model_choice import ModelChoice
+from livingkv.model_fetch import Progress
+from livingkv.models import LoadedModel
+from tests.command_line import command_line
+from tests.in_memory import tmp_path as tmp_path
 
 Run = Callable[..., tuple[int, str, str]]
+Load = Callable[..., LoadedModel]
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
@@ -22,16 +26,35 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     def call(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        code = run(typer.main.get_group(app), argv)
+        code = run(command_line(), argv)
         output, errors = capsys.readouterr()
         return code, output, errors
 
     return call
 
 
+@pytest.fixture(scope="session")
+def load_once(tiny_folder: Path) -> Load:
+    """`ModelChoice.load` that keeps the tiny model, by all that was chosen; any other is loaded anew."""
+    load, kept = ModelChoice.load, dict[ModelChoice, LoadedModel]()
+
+    def found(choice: ModelChoice, progress: Progress | None = None) -> LoadedModel:
+        if choice not in kept:
+            loaded = load(choice, progress)
+            if str(choice.spec) != str(tiny_folder) or choice.experts_ram_bytes is not None:
+                return loaded
+            kept[choice] = loaded
+        return kept[choice]
+
+    return found
+
+
 @pytest.fixture(name="livingkv")
-def run_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """The command line over the real memory."""
+def run_in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, load_once: Load
+) -> Run:
+    """The command line over the real memory. The tiny model is loaded once for all tests of the process."""
+    monkeypatch.setattr(ModelChoice, "load", load_once)
     monkeypatch.setenv("LIVINGKV_CACHE", str(tmp_path / "cache"))
     return runner(monkeypatch, capsys)
 
@@ -48,7 +71,7 @@ def note_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def filled_once(tmp_path_factory: pytest.TempPathFactory, note: Path, tiny_folder: Path) -> Path:
     """A store that holds the note, to be copied."""
     store = tmp_path_factory.mktemp("filled") / "store"
-    assert run(typer.main.get_group(app), ["ingest", str(store), str(note), "--model", str(tiny_folder)]) == 0
+    assert run(command_line(), ["ingest", str(store), str(note), "--model", str(tiny_folder)]) == 0
     return store
 
 
@@ -66,7 +89,7 @@ def full_once(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Pa
     (folder / "diary.txt").write_text("The Zanzibarquince is hidden below the stairs. It rained.")
     (folder / "list.txt").write_text("Bread, salt and lamp oil are missing.")
     store, model = str(folder / "store"), str(tiny_folder)
-    group = typer.main.get_group(app)
+    group = command_line()
     assert run(group, ["ingest", store, str(folder / "doors.txt"), "-s", "doors", "--model", model]) == 0
     diary = [str(folder / "diary.txt"), str(folder / "list.txt")]
     assert run(group, ["ingest", store, *diary, "-s", "diary"]) == 0

@@ -49,6 +49,7 @@ def test_bench_measures_the_drive_then_tokens(livingkv: Run, moe: Path, monkeypa
     assert "the share of that limit" in livingkv(*argv)[1]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_one_line(livingkv: Run, moe: Path, tiny_folder: Path, tmp_path: Path) -> None:
     for verb in ("index", "bench"):
         fails(livingkv, "experts", verb, str(tiny_folder), word="no mixture of them")
@@ -126,6 +127,7 @@ def test_routes_are_recorded_and_simulated(livingkv: Run, moe: Path, note: Path,
     fails(livingkv, "experts", "simulate", str(moe), str(tmp_path / "none"), word="a record of routes is needed")
 
 
+@pytest.mark.slow
 def test_a_pack_is_made_and_read(livingkv: Run, moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_experts, "DRIVE_SECONDS", 0.01)
     pack = str(tmp_path / "moe.pack")

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 from livingkv import Memory, Settings
-from livingkv.cli import app
 from livingkv.cli_process import run
 from tests.cli.conftest import Run
 from tests.cli.test_cli_keep import fails, names
+from tests.command_line import command_line
 from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.slow  # seconds in all: other processes, many stores
@@ -90,7 +89,7 @@ def test_standard_input_is_read_last(
         "codec": ([store, "-", "--codec", "lossless"], "lossless"),
     }[wrong]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Untouchable(), encoding="utf-8"))
-    assert run(typer.main.get_group(app), ["ingest", *argv]) == 1
+    assert run(command_line(), ["ingest", *argv]) == 1
     output, errors = capsys.readouterr()
     assert output == "" and word in errors and errors.count("\n") == 1
     assert not (tmp_path / "new").exists()

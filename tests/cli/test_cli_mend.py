@@ -187,7 +187,14 @@ def _segments(store: str) -> tuple[Path, Path]:
     return log, pages
 
 
-@pytest.mark.parametrize("harm", [_half, _end, Path.unlink, _random, _emptied, _header, _folder])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        Path.unlink,
+        _header,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (_half, _end, _random, _emptied, _folder)),
+    ],
+)
 def test_repair_replaces_a_damaged_segment_of_pages(two: str, livingkv: Run, harm: Callable[[Path], None]) -> None:
     harm(_segments(two)[1])
     assert livingkv("check", two)[0] == 1
@@ -207,6 +214,7 @@ def test_repair_saves_the_text_behind_a_damaged_header(two: str, livingkv: Run) 
     assert "1119" in livingkv(*question)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_half, _end, Path.unlink, _random, _emptied, _folder])
 def test_repair_names_the_text_that_is_lost(two: str, livingkv: Run, harm: Callable[[Path], None]) -> None:
     harm(_segments(two)[0])

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import livingkv.planner.probe
 import livingkv.planner.probe_drive
-from livingkv.cli import app
 from livingkv.cli_plan_render import print_plan
 from livingkv.cli_process import ExitCode, run
 from livingkv.errors import InputError
@@ -19,6 +17,7 @@ from livingkv.planner.inputs import MEASURABLE
 from livingkv.planner.options import options
 from livingkv.planner.probe import last_probe
 from livingkv.planner.probe_machine import cores, is_in_memory, memory_bytes
+from tests.command_line import command_line
 from tests.planner.models import config
 
 MACHINE = ["--vram", "8G", "--ram", "32G", "--disk", "500GB", "--bw-vram", "400GB/s", "--bw-ram", "40GB/s"]
@@ -36,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def livingkv_(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = run(typer.main.get_group(app), words)
+    code = run(command_line(), words)
     found = capsys.readouterr()
     assert "Traceback" not in found.err
     return code, found.out, found.err

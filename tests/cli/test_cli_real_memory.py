@@ -94,6 +94,7 @@ def test_bad_sources_are_one_line_and_change_nothing(store: str, tmp_path: Path,
     assert livingkv("sessions", store, "--json")[1] == before
 
 
+@pytest.mark.slow
 def test_names_that_no_file_system_takes_are_one_line(store: str, note: Path, livingkv: Run) -> None:
     long = "x" * 5000
     for argv in (

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 
-from livingkv.cli import app
 from livingkv.server.setting_table import SETTINGS
 from tests.cli.conftest import Run
+from tests.command_line import command_line
 
 
 def test_keys_are_added_listed_and_revoked(livingkv: Run, tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_bad_keys_are_one_line(livingkv: Run, tmp_path: Path) -> None:
 
 
 def test_the_flags_are_those_of_the_table() -> None:
-    (serve,) = (command for name, command in typer.main.get_group(app).commands.items() if name == "serve")
+    (serve,) = (command for name, command in command_line().commands.items() if name == "serve")
     flags = {parameter.name: parameter.opts for parameter in serve.params}
     own = {"config", "show_settings", "debug"}
     assert set(flags) - own == {setting.name for setting in SETTINGS}

@@ -9,15 +9,17 @@ from itertools import count
 import pytest
 
 from livingkv.client import Client
-from tests.server.serving import Served, serving
+from tests.in_memory import folder_in_memory
+from tests.in_memory import tmp_path as tmp_path
+from tests.server.serving import Served, serving, tiny_model
 
 _USERS = count()
 
 
 @pytest.fixture(scope="session", name="running")
-def start_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def start_once() -> Iterator[Served]:
     """A service on loopback, without keys."""
-    with serving(tmp_path_factory.mktemp("client") / "stores") as served:
+    with folder_in_memory() as folder, serving(folder / "stores", tiny_model()) as served:
         yield served
 
 

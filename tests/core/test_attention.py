@@ -52,6 +52,33 @@ def test_bf16_stays_near_fp32() -> None:
     assert torch.allclose(attend(parts, 0.25).float(), attend_reference(parts, 0.25).float(), atol=0.02)
 
 
+@given(
+    st.integers(1, 70),
+    st.integers(0, 300),
+    st.lists(st.integers(1, 200), max_size=2),
+    st.sampled_from([1, 3]),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=60, deadline=None)
+def test_few_queries_over_many_keys_equal_one_softmax(
+    tokens: int, before: int, others: list[int], batch: int, seed: int
+) -> None:
+    *parts, own = _partitions([before, *others], tokens, torch.bfloat16, seed, batch)
+    keys, values = (torch.cat(both, 2) for both in ((parts[0].keys, own.keys), (parts[0].values, own.values)))
+    joined = [Partition(own.queries, keys, values, causal=True), *parts[1:]]
+    found, wanted = attend(joined, 0.25), attend_reference(joined, 0.25)
+    assert found.dtype == torch.bfloat16
+    assert torch.allclose(found.float(), wanted.float(), atol=0.02)
+
+
+def test_large_scores_of_few_queries_are_not_rounded() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(1, 2, n, 16, generator=generator).bfloat16() * 16 for n in (4, 400))
+    parts = [Partition(queries, keys, torch.randn(1, 2, 400, 16, generator=generator).bfloat16(), causal=True)]
+    assert attend_reference(parts, 1.0).float().abs().max() > 0.5
+    assert torch.allclose(attend(parts, 1.0).float(), attend_reference(parts, 1.0).float(), atol=0.02)
+
+
 def test_nothing_to_attend_is_a_bug() -> None:
     empty = torch.empty(1, 2, 0, 16)
     with pytest.raises(AssertionError, match="nothing"):

@@ -51,7 +51,9 @@ def read_in_blocks(model: LoadedModel, ids: Tensor, blocks: list[int], *, chunke
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "blocks", [[200], [64, 64, 72], [1, 2, 120, 1, 76], [1] * 200], ids=["one", "even", "odd", "steps"]
+    "blocks",
+    [[200], [64, 64, 72], [1, 2, 120, 1, 76], pytest.param([1] * 200, marks=pytest.mark.slow)],
+    ids=["one", "even", "odd", "steps"],
 )
 def test_logits_equal_plain_hugging_face(family: str, blocks: list[int]) -> None:
     ids = tokens(200)

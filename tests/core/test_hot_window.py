@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from livingkv.batched_decode import DecodeStep
 from livingkv.engine import Engine
 from livingkv.hot_window import HotWindow, window_start
 from livingkv.models import DualChunk
 from livingkv.settings import CodecName, Settings
+from livingkv.workspace import Workspace
 from tests.core.test_exactness import tokens
 from tests.tiny import tiny_model
 
@@ -46,8 +48,8 @@ def greedy(engine: Engine, hot: HotWindow, token: Tensor, n: int) -> Iterator[Te
         token = logits.argmax()[None]
 
 
-@pytest.mark.parametrize("codec", ["int8", "lossless"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("codec", ["int8", pytest.param("lossless", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 200, 519])
 def test_restored_continues_bit_for_bit(codec: CodecName, dtype: torch.dtype, n: int) -> None:
     engine = engine_of(codec, dtype=dtype)
@@ -90,6 +92,54 @@ def test_a_branch_leaves_the_session_alone() -> None:
     before = (hot.tail(), hot.n_tokens, list(hot.sealed))
     engine.runner.read(tokens(40, seed=3), hot.branch(64))
     assert (hot.tail(), hot.n_tokens, list(hot.sealed)) == before
+
+
+def _slots(space: Workspace) -> list[Tensor]:
+    kv = space.view(space.start, space.end)
+    return [kv.keys, kv.values, space.positions[space.start : space.end]]
+
+
+@pytest.mark.parametrize("n", [40, 300])
+def test_a_branch_shares_memory_until_the_session_goes_on(n: int) -> None:
+    engine = engine_of("int8", dtype=torch.bfloat16)
+    hot, alone = engine.hot_window(SETTINGS, N_SINKS), engine.hot_window(SETTINGS, N_SINKS)
+    for each in (hot, alone):
+        engine.runner.read(tokens(n), each)
+    one = hot.branch(64)
+    engine.runner.read(tokens(20, seed=3), one)
+    known = [part.clone() for part in _slots(one)]
+    assert one.keys.data_ptr() == hot.workspace.keys.data_ptr()
+    two = hot.branch(64)
+    assert one.keys.data_ptr() != hot.workspace.keys.data_ptr() == two.keys.data_ptr()
+    for step in range(3):  # the session and its branches, by turns
+        want = engine.runner.logits(tokens(50, seed=step), alone, "all")
+        assert torch.equal(engine.runner.logits(tokens(50, seed=step), hot, "all"), want)
+        assert all(map(torch.equal, _slots(one), known))
+    engine.runner.read(tokens(20, seed=3), two)
+    assert all(map(torch.equal, _slots(two), known))
+    assert two.keys.data_ptr() != hot.workspace.keys.data_ptr()
+    assert (hot.tail(), hot.take_sealed()) == (alone.tail(), alone.take_sealed())
+
+
+def test_a_branch_and_its_session_in_one_pass() -> None:
+    engine = engine_of("int8")
+    hot = engine.hot_window(SETTINGS, N_SINKS)
+    engine.runner.read(tokens(100), hot)
+    want = [engine.runner.logits(tokens(1, seed=seed), hot.branch(1))[0, -1] for seed in (1, 2)]
+    branch = hot.branch(1)
+    found = engine.runner.logits_of(
+        [DecodeStep(int(tokens(1, seed=1)), branch), DecodeStep(int(tokens(1, seed=2)), hot)]
+    )
+    for one, two in zip(found, want, strict=True):
+        assert isinstance(one, Tensor) and torch.allclose(one[0, -1], two, atol=1e-4)
+
+
+def test_a_branch_longer_than_the_room_behind_the_session_has_memory_of_its_own() -> None:
+    engine = engine_of("int8")
+    hot = engine.hot_window(SETTINGS, N_SINKS)
+    engine.runner.read(tokens(100), hot)
+    branch = hot.branch(1000)
+    assert branch.room == 1000 and branch.keys.data_ptr() != hot.workspace.keys.data_ptr()
 
 
 def test_device_memory_does_not_grow_with_the_session() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ def test_rerotation_composes(stored: int, placed: int, seed: int) -> None:
 MOVES = st.lists(st.tuples(st.sampled_from(["insert", "delete", "move"]), st.integers(0, 30), POSITIONS), max_size=30)
 
 
+@pytest.mark.slow
 @given(MOVES)
 @settings(max_examples=60, deadline=None)
 def test_keys_that_were_moved_many_times_are_as_if_placed_once(moves: list[tuple[str, int, int]]) -> None:

@@ -12,6 +12,7 @@ import livingkv.planner.probe
 import livingkv.planner.probe_drive
 from livingkv.model_sources import ModelFolder
 from tests.docs.modules import ROOT
+from tests.in_memory import tmp_path as tmp_path
 
 
 @pytest.fixture

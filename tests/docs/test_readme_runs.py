@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import typer
 
-from livingkv.cli import app
 from livingkv.cli_process import ExitCode, run
+from tests.command_line import command_line
 from tests.docs.modules import ROOT
 from tests.docs.pages import blocks, read
 from tests.server.serving import serving
@@ -58,7 +57,7 @@ def test_the_shell_lines_of_the_first_use_run(
             continue  # the first does not end, the second needs an id that keys add has printed
         stdin = piped_text(before[:-1]) if before else b""
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        code = run(typer.main.get_group(app), argv)
+        code = run(command_line(), argv)
         output, errors = capsys.readouterr()
         assert code in (ExitCode.OK, ExitCode.LOW_CONFIDENCE) and "Traceback" not in errors, (argv, errors)
         assert output or argv[0] == "chat", argv

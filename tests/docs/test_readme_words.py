@@ -9,17 +9,17 @@ from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
-import typer
 from typer.core import TyperGroup
 
 import livingkv
 import livingkv.client
 from livingkv import errors
-from livingkv.cli import AskMode, app
+from livingkv.cli import AskMode
 from livingkv.cli_process import ExitCode
 from livingkv.model_sources import HUB_IDS, PUBLISHED
 from livingkv.results import Answer, Evidence, Timings
 from livingkv.settings import Settings
+from tests.command_line import command_line
 from tests.docs.modules import files
 from tests.docs.pages import blocks, code_words, read, table
 
@@ -37,7 +37,7 @@ def verbs() -> Iterator[tuple[str, set[str]]]:
             else:
                 yield before + name, {option for parameter in command.params for option in parameter.opts}
 
-    yield from walk(typer.main.get_group(app), "")
+    yield from walk(command_line(), "")
 
 
 def test_the_settings_are_those_of_the_code() -> None:

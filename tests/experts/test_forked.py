@@ -48,6 +48,7 @@ def emulated(index: ExpertIndex) -> EmulatedSource:
     return EmulatedSource(PreadSource(index, files, 2, 4096), index, 1e9)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("family", ["qwen3_moe", "qwen4_exp_text"])
 @pytest.mark.parametrize("is_emulated", [False, True])

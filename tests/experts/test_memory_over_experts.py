@@ -61,6 +61,7 @@ def test_tokens_are_those_of_the_model_loaded_whole(family: str, tmp_path: Path)
     assert found[:3] == wanted[:3] and found[3] == pytest.approx(wanted[3], abs=1e-3)  # other kernels
 
 
+@pytest.mark.slow
 def test_a_store_is_the_same_for_both(tmp_path: Path) -> None:
     folder = talking_checkpoint("qwen3_moe", tmp_path / "model")
     with Memory.open(tmp_path / "s", model=ModelChoice(folder, "fp32"), settings=SETTINGS) as memory:

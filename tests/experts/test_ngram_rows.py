@@ -54,6 +54,7 @@ def test_logits_are_those_of_transformers(folder: Path) -> None:
     assert all(count.n_stages == 9 and count.n_compared > 0 and count.n_different == 0 for count in counts)
 
 
+@pytest.mark.slow
 def test_padded_batches_and_generation_are_those_of_transformers(folder: Path) -> None:
     plain, mask = plain_network(folder), torch.ones(2, 6, dtype=torch.int64)
     mask[0, :3] = 0
@@ -77,6 +78,7 @@ def test_a_module_that_is_called_without_its_pass_gets_nothing(folder: Path) -> 
             module(IDS, None)
 
 
+@pytest.mark.slow
 def test_must_break_rows_of_other_tokens(folder: Path) -> None:
     """The hook's rows are replaced by those of other tokens: the pass raises."""
     with load(folder) as streamed:

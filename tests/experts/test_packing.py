@@ -53,6 +53,7 @@ def test_a_pack_gives_the_same_answers_with_one_read_for_each_expert(
             assert streamed.check() == []
 
 
+@pytest.mark.slow
 def test_six_tensors_of_an_expert_in_as_many_places_become_one_read(tmp_path: Path) -> None:
     folder = write_coded("modelopt", "qwen3_moe", tmp_path, hidden_size=64, moe_intermediate_size=32).folder
     stored = load_file(folder / "model.safetensors")

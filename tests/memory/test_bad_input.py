@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import typer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from livingkv import Memory
-from livingkv.cli import app
 from livingkv.cli_process import run
 from livingkv.store import Disk
+from tests.command_line import command_line
 from tests.tiny import tiny_network, tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +37,7 @@ def refused(capfd: pytest.CaptureFixture[str], tiny_folder: Path) -> Callable[..
 
     def fail(*argv: object) -> str:
         capfd.readouterr()
-        code = run(typer.main.get_group(app), [str(word) for word in argv])
+        code = run(command_line(), [str(word) for word in argv])
         out, err = capfd.readouterr()
         assert code == 1, (out, err)
         assert err.count("\n") == 1 and err.strip() and "Traceback" not in err
@@ -144,10 +143,10 @@ def test_a_store_in_use(store: Path, refused: Callable[..., str], tiny_folder: P
         try:
             assert holder.stdout is not None and holder.stdout.readline() == b"open\n"
             assert str(holder.pid) in refused("ingest", store, path)
-            assert run(typer.main.get_group(app), ["ask", str(store), "What is blue?", "--mode", "extract"]) in (0, 2)
+            assert run(command_line(), ["ask", str(store), "What is blue?", "--mode", "extract"]) in (0, 2)
         finally:
             holder.kill()
-    assert run(typer.main.get_group(app), ["ingest", str(store), str(path)]) == 0
+    assert run(command_line(), ["ingest", str(store), str(path)]) == 0
 
 
 def test_no_permission(
@@ -167,6 +166,7 @@ def test_no_permission(
     assert "not a folder" in refused("ingest", path, path, "--model", tiny_folder)
 
 
+@pytest.mark.slow
 def test_no_disk_space(
     store: Path, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_no_disk_space(
     with unharmed(store), monkeypatch.context() as patch:
         patch.setattr(Disk, "write", full)
         assert "space" in refused("ingest", store, path)
-    assert run(typer.main.get_group(app), ["ingest", str(store), str(path)]) == 0
+    assert run(command_line(), ["ingest", str(store), str(path)]) == 0
 
 
 def test_no_store_and_no_session(store: Path, refused: Callable[..., str], tmp_path: Path) -> None:

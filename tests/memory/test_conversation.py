@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,14 +27,21 @@ TEXT = "".join(f"The code of door {i} is {1000 + i * 7}. Nobody remembers room {
 ASKED = "What is the code of door 3?"
 
 
+@pytest.fixture(scope="module", name="doors")
+def doors_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the doors, to be copied."""
+    path = tmp_path_factory.mktemp("doors") / "s"
+    with Memory.open(path, model=MODEL, settings=SETTINGS) as memory:
+        memory.ingest("doors", text=TEXT, session="doors")
+    return path
+
+
 @pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
+def memory(tmp_path: Path, doors: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
     """A memory of doors in a session of its own, which believes every answer."""
     monkeypatch.setattr(livingkv.asking, "CONFIDENT", 0.0)
     monkeypatch.setattr(livingkv.conversation, "LEAST_RANK", -99.0)
-    memory = Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS)
-    memory.ingest("doors", text=TEXT, session="doors")
-    return memory
+    return Memory.open(shutil.copytree(doors, tmp_path / "s"), model=MODEL, settings=SETTINGS)
 
 
 @pytest.fixture

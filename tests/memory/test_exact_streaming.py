@@ -76,7 +76,9 @@ def logits(engine: Engine, state: AttentionState) -> Tensor:
 
 
 @pytest.mark.parametrize("codec", ["int8", "lossless"])
-@pytest.mark.parametrize("rules", [None, DualChunk(512, 128, 2048), DualChunk(330, 27, 2048)])
+@pytest.mark.parametrize(
+    "rules", [None, DualChunk(330, 27, 2048), pytest.param(DualChunk(512, 128, 2048), marks=pytest.mark.slow)]
+)
 def test_streamed_is_the_whole(tmp_path: Path, codec: CodecName, rules: DualChunk | None) -> None:
     with stored(tmp_path / "s", tiny_model(dual_chunk=rules), codec, n_rooms=6) as (store, engine, pages):
         session = store.session("default")

@@ -111,6 +111,7 @@ def test_chat_turns_are_durable_and_go_on(tmp_path: Path, model: LoadedModel) ->
         assert memory.check().problems == ()
 
 
+@pytest.mark.slow
 def test_a_conversation_split_over_processes_is_the_one_that_never_stopped(tmp_path: Path, model: LoadedModel) -> None:
     messages = [
         "First message about the sea.",

@@ -83,7 +83,7 @@ def repaired(path: Path, wish: Settings) -> float:
     return max(float((one - two).abs().max()) for one, two in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("span", [64, 128])
+@pytest.mark.parametrize("span", [64, pytest.param(128, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("block", [64, 4096])
 def test_a_document_longer_than_its_span_is_repaired_as_it_was_read(tmp_path: Path, span: int, block: int) -> None:
     assert repaired(tmp_path / "s", settings(span, block)) < 2e-3

@@ -69,5 +69,5 @@ def test_a_broken_config_is_one_clear_line(folder: Path, broken: object) -> None
 
 
 def test_anything_else_than_off_is_named(folder: Path) -> None:
-    with pytest.raises(InputError, match='"off" or None is allowed'):
+    with pytest.raises(InputError, match='"off", "config" or None is allowed'):
         load_model(folder, device="cpu", dual_chunk="on")  # type: ignore[arg-type]

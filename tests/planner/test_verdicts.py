@@ -212,6 +212,7 @@ GROWING = (
 FALLING = ("decode_device", "decode_cpu")
 
 
+@pytest.mark.slow
 @FEW
 @given(low=st.integers(1, 10**6), more=st.integers(0, 10**6), users=st.integers(1, 50))
 def test_more_context_needs_no_less_and_is_no_faster(low: int, more: int, users: int) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ def tiny_model(name: str = "tiny") -> LoadedModel:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = TOOL_TEMPLATE
     return from_network(tiny_network("qwen2"), tokenizer, name=name)
+
+
+@cache
+def one_model() -> LoadedModel:
+    """A tiny model for all services that need none of their own: they run one after the other."""
+    return tiny_model()
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def serving(folder: Path, model: LoadedModel | ModelChoice | None = None, **opti
     """Serve `folder` on a free port until the block ends."""
     settings = options.pop("settings", Settings(block_tokens=64, window_tokens=1024))
     chosen = ServerOptions(folder, port=0, settings=settings, **options)
-    service = Service(chosen, model or tiny_model())
+    service = Service(chosen, model or one_model())
     config = uvicorn.Config(
         create_app(service), port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
     )
@@ -124,7 +131,7 @@ def serving(folder: Path, model: LoadedModel | ModelChoice | None = None, **opti
     assert service.phase is Phase.READY, service.error
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as client:  # no TLS here
             yield Served(service, client, folder)
     finally:
         server.should_exit = True

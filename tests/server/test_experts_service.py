@@ -32,6 +32,7 @@ def start_streamed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     model.close()
 
 
+@pytest.mark.slow
 def test_the_routes_answer_as_with_the_whole_model(streamed: Served, folder: Path, tmp_path: Path) -> None:
     def used(served: Served) -> tuple[object, ...]:
         first = served.chat("Hello, the shed is blue", session="anna")
@@ -77,6 +78,7 @@ def test_a_scrape_has_them(streamed: Served) -> None:
     assert float(values["livingkv_experts_misses_total"]) > 0 and float(values["livingkv_experts_read_bytes_total"]) > 0
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_replaced_meanwhile_is_an_error_and_no_text(tmp_path: Path) -> None:
     folder = talking_checkpoint("qwen3_moe", tmp_path / "model")
     with serving(tmp_path / "stores", ModelChoice(folder, "fp32", None, FEW_BYTES)) as served:

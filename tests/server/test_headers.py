@@ -58,6 +58,7 @@ def test_a_session_of_any_name_comes_back_as_it_was_given(served: Served, name: 
     assert again.json()["livingkv"]["session"] == name and again.headers["x-session-id"] == header
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(NAMES)
 @example("50%")

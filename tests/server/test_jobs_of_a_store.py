@@ -105,6 +105,7 @@ def test_a_prune_that_is_none_is_refused(served: Served, body: Json) -> None:
     assert served.client.post("/v1/memory/reembed", json={}).status_code == 400
 
 
+@pytest.mark.slow
 def test_an_ingest_lets_those_in_that_want_to_be_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path / "stores", settings=SMALL) as served:
         served.chat(HELLO, session="talk")
@@ -141,6 +142,7 @@ def test_requests_are_served_while_a_text_is_read(tmp_path: Path, monkeypatch: p
         served.client.delete(f"/v1/jobs/{job['id']}")
 
 
+@pytest.mark.slow
 def test_a_tenant_that_is_full_is_told_why_and_keeps_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_stopped_ingest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert left_of_texts(served) == []
 
 
+@pytest.mark.slow
 def test_the_text_of_an_encrypted_session_is_sealed_until_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def awaited(client: httpx.Client, job_id: str, *, more_than: int) -> Json:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_an_accepted_text_waits_for_a_store_that_another_process_writes_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_an_accepted_text_waits_for_a_store_that_another_process_writes_to(
         assert served.stored("a").decode() == BOOK * 40 and left_of_texts(served) == []
 
 
+@pytest.mark.slow
 def test_an_accepted_text_outlives_a_start_with_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slowly(monkeypatch, 0.02)
     with serving(tmp_path / "stores", settings=SMALL) as served:

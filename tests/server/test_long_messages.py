@@ -135,6 +135,7 @@ def noting(encode: Any, sizes: list[int]) -> Any:
     return noted
 
 
+@pytest.mark.slow
 def test_a_long_message_that_fits_is_stored_whole_and_goes_on(roomy: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_pieces, "PIECE_CHARS", 1000)
     text = WORDS * 60

@@ -404,6 +404,7 @@ def test_others_are_served_while_much_is_forgotten(served: Served, monkeypatch: 
     ]
 
 
+@pytest.mark.slow
 def test_the_kv_of_a_turn_counts_before_it_is_read(tmp_path: Path) -> None:
     long = talk("Word. " * 10_000)  # 60 kB of text, and about two MB of KV
     with serving(tmp_path / "stores", max_tenant_bytes=1 << 20, context_tokens=1 << 16) as served:

@@ -56,7 +56,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield house
 
 
-@pytest.mark.parametrize("mode", ["extract", "auto", "ground"])
+@pytest.mark.parametrize(
+    "mode", ["extract", pytest.param("auto", marks=pytest.mark.slow), pytest.param("ground", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("user", ["u1", ""])
 def test_every_answer_is_of_the_user_alone(house: House, user: str, mode: str) -> None:
     others = [marker for name, marker in MARKERS.items() if name != user]

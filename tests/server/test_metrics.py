@@ -181,6 +181,7 @@ def test_labels_are_those_of_the_documentation(own: Served) -> None:
             assert {label for label, _ in pairs} - {"le"} == documented[known], name
 
 
+@pytest.mark.slow
 def test_a_scrape_during_a_long_prefill_is_quick(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     own.chat("Hello there", session="quick")
     sessions = value(own, "sessions", tenant="default")

@@ -177,6 +177,7 @@ def test_many_are_deleted_at_once_and_without_a_script_too(visitor: Visitor) -> 
     assert visitor.post("/page/forget").status_code == 400
 
 
+@pytest.mark.slow
 def test_a_session_is_looked_at_and_changed(visitor: Visitor) -> None:
     ingested(visitor, FACT, session="trip", source="plan.txt")
     page = visitor.page("/page/session", name="trip")

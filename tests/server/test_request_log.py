@@ -11,12 +11,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from livingkv.server.keys import make_key
 from livingkv.server.request_log import formatter, start_logging
 from livingkv.server.service import Service
-from tests.server.serving import CHAT, Served, serving, talk
+from tests.server.serving import CHAT, Served, serving, talk, wait_until
 
 MADE = re.compile(r"[0-9a-f]{32}")
 
@@ -28,7 +29,8 @@ def logged_lines() -> Iterator[StringIO]:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter("json"))
     log = logging.getLogger("livingkv")
-    before, log.level = log.level, logging.INFO
+    before = log.level
+    log.setLevel(logging.INFO)  # and not the attribute alone: loggers remember what they refused
     log.addHandler(handler)
     yield stream
     log.removeHandler(handler)
@@ -38,6 +40,18 @@ def logged_lines() -> Iterator[StringIO]:
 def parsed(lines: StringIO) -> list[dict[str, Any]]:
     """The lines as they stand."""
     return [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+def line_of(answer: httpx.Response, lines: StringIO) -> dict[str, Any]:
+    """The line about a request, which is written after its answer was sent."""
+    request_id = answer.headers["x-request-id"]
+
+    def found() -> list[dict[str, Any]]:
+        return [line for line in parsed(lines) if line.get("request_id") == request_id]
+
+    wait_until(found)
+    (line,) = found()
+    return line
 
 
 @pytest.mark.parametrize("given", ["a", "req-1.2:3", "0f8fad5b-d9cb-469f-a165-70867728950e", "x" * 64])
@@ -78,16 +92,17 @@ def test_refusals_of_the_guard_and_failures_carry_one(
     assert [answer.status_code for answer in answers] == [401, 403, 415, 500, 200]
     ids = [answer.headers["x-request-id"] for answer in answers]
     requests = [line for line in parsed(lines) if line["message"] == "request"]
-    assert [line["request_id"] for line in requests] == ids and len(set(ids)) == len(ids)
-    assert [line["status"] for line in requests] == [401, 403, 415, 500, 200]
+    assert len(requests) == len(set(ids)) == len(ids)
+    assert {line["request_id"]: line["status"] for line in requests} == dict(
+        zip(ids, [401, 403, 415, 500, 200], strict=True)
+    )
     for answer in answers[-3:]:
         assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
 
 
 def test_a_line_of_json_has_no_content(served: Served, lines: StringIO) -> None:
-    served.post({"messages": talk("XANTHIC is secret"), "session": "XANTHIC"})
-    served.client.get("/v1/models/XANTHIC?XANTHIC=1")
-    first, second = parsed(lines)
+    first = line_of(served.post({"messages": talk("XANTHIC is secret"), "session": "XANTHIC"}), lines)
+    second = line_of(served.client.get("/v1/models/XANTHIC?XANTHIC=1"), lines)
     assert set(first) == {"time", "level", "logger", "message", "request_id", "method", "route", "status", "ms"}
     assert (first["method"], first["route"], first["status"]) == ("POST", CHAT, 200) and first["ms"] > 0
     assert second["route"] == "/v1/models/{model:path}" and second["status"] == 404
@@ -101,7 +116,8 @@ def test_an_error_is_one_line_of_json_without_values(
         raise RuntimeError("".join(["XAN", "THIC"]))
 
     monkeypatch.setattr("livingkv.server.placing.Placing._find", broken)
-    assert served.post({"messages": talk("Hello")}).status_code == 500
+    answer = served.post({"messages": talk("Hello")})
+    assert answer.status_code == 500 and line_of(answer, lines)["status"] == 500
     errors = [line for line in parsed(lines) if line["level"] == "error"]
     assert len(errors) == 1 and "RuntimeError" in errors[0]["traceback"] and "XANTHIC" not in lines.getvalue()
 

@@ -94,6 +94,7 @@ def test_health_answers_while_a_long_prompt_is_read(served: Served, monkeypatch:
     wait_until(lambda: served.count("running") == 0)
 
 
+@pytest.mark.slow
 def test_a_short_request_does_not_wait_for_a_long_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     slowly(monkeypatch, 0.15)
     before, turns = served.count("prefilled_tokens_total"), served.count("turns_total")
@@ -270,6 +271,7 @@ def test_replies_share_passes_and_are_what_they_are_alone(served: Served, monkey
     assert more_rows - rows > 1.2 * (more_passes - passes)
 
 
+@pytest.mark.slow
 def test_one_that_goes_away_in_a_shared_pass_leaves_the_others_as_they_were(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +290,7 @@ def test_one_that_goes_away_in_a_shared_pass_leaves_the_others_as_they_were(
         assert said(staying.result()) == alone
 
 
+@pytest.mark.slow
 def test_a_damaged_page_under_one_reply_does_not_end_the_others(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

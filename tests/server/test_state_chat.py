@@ -17,10 +17,7 @@ from livingkv.snapshots import SnapshotSession
 from tests.experts.talking_moe import FEW_BYTES, talking_checkpoint
 from tests.server.serving import CHAT, Served, cached, said, serving, talk, wait_until
 
-FAMILIES = [
-    "qwen3_next",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen4_exp_text", "deepseek_v4", "gpt_oss")),
-]
+FAMILIES = ["qwen3_next", "qwen4_exp_text", "deepseek_v4", "gpt_oss"]
 
 
 @pytest.fixture(scope="module", name="choice_of")
@@ -49,6 +46,7 @@ def states_of(served: Served) -> dict[tuple[str, str], float]:
     return {(name, tier): float(value) for name, tier, value in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_after_a_restart_a_conversation_goes_on_as_if_there_was_none(
     family: str, choice_of: Any, tmp_path: Path
@@ -150,6 +148,7 @@ def test_a_recurrent_model_without_experts_is_refused(tmp_path: Path, tiny_folde
         serve(options, ModelChoice(tiny_folder, "fp32", None, FEW_BYTES), print)
 
 
+@pytest.mark.slow
 def test_states_are_forgotten_by_user_from_ram_and_disk(choice_of: Any, tmp_path: Path) -> None:
     with serving(tmp_path / "a", choice_of("qwen3_next")) as served:
         for user in ("anna", "ben"):

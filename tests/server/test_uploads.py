@@ -82,6 +82,7 @@ def test_a_body_that_stalls_is_cut(narrow: Served, monkeypatch: pytest.MonkeyPat
     wait_until(lambda: is_quiet(narrow))
 
 
+@pytest.mark.slow
 def test_a_body_that_trickles_is_cut_and_one_that_is_fast_enough_is_not(
     narrow: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_turn_that_is_forgotten_while_it_goes_on_leaves_nothing(
     assert again.keep().on_disk and len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_streamed_experts_and_rows_go_on_from_snapshots(
     network_of: NetworkOf, checkpoint_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.in_memory import folder_in_memory
+from tests.in_memory import tmp_path as tmp_path
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder, in memory where that is possible: these tests sync a lot."""
-    shared_memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as name:
-        yield Path(name)
+    with folder_in_memory() as made:
+        yield made

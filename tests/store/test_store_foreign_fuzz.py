@@ -75,6 +75,7 @@ def changed_records(draw: st.DrawFn, records: list[ForeignRecord], at: int, what
     return [*records[:at], one, *records[at + 1 :]]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), kv=st.booleans(), encrypt=st.booleans())
 def test_whatever_a_file_holds_it_is_taken_whole_or_refused(

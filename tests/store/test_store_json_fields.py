@@ -79,6 +79,7 @@ def test_a_newer_manifest_is_told_shortly(folder: Path, value: int) -> None:
     one_line(caught.value, path)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_manifest(folder: Path, data: st.DataObject) -> None:

@@ -81,6 +81,7 @@ def test_a_field_of_a_line_of_the_archive(folder: Path, name: str, value: object
     archive_is_damaged(folder / "s", path, name)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_session_record(data: st.DataObject) -> None:

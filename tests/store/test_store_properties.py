@@ -149,5 +149,13 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
 TestStoreAgainstDict = StoreAgainstDict.TestCase
 TestStoreAgainstDict.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+class StoreAgainstDictAtLength(StoreAgainstDict):
+    """The same, for longer."""
+
+
+TestStoreAgainstDictAtLength = pytest.mark.slow(StoreAgainstDictAtLength.TestCase)
+TestStoreAgainstDictAtLength.settings = settings(TestStoreAgainstDict.settings, max_examples=100)

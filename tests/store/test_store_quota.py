@@ -54,6 +54,7 @@ def test_weights_decay_and_are_recharged(folder: Path, monkeypatch: pytest.Monke
         assert_whole(store)
 
 
+@pytest.mark.slow
 def test_three_times_the_budget_is_written(folder: Path) -> None:
     root, rng = folder / "store", random.Random(6)
     peak = 0

@@ -10,6 +10,7 @@ from livingkv.text import split_sentences
 PROSE = "The harbour master keeps the key of the tower in a tin. The lamp burns oil, and nobody knows why.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [PROSE * 6000, ("Der Hafenmeister geht über die Brücke. " * 30 + "\n\n") * 300])
 def test_others_get_a_turn_while_a_long_text_is_split(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "_PACE_S", 0.0)

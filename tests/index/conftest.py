@@ -1,0 +1,3 @@
+"""What the tests of the index share: files in memory, as they sync a lot."""
+
+from tests.in_memory import tmp_path as tmp_path
