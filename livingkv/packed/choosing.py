@@ -16,10 +16,12 @@ from torch import Tensor
 
 from livingkv.batched_decode import BatchedDecode
 from livingkv.codec import PageShape
-from livingkv.errors import UnsupportedModel
+from livingkv.errors import InputError, UnsupportedModel
+from livingkv.model_sources import cache_folder
 from livingkv.models import LoadedModel
 from livingkv.packed.fitting import coarse_int4, found_int4, int4_of, int8_of
 from livingkv.packed.head import NEAR_NATS, LikeliestAgain
+from livingkv.packed.kept import KeptMatrices
 from livingkv.packed.layers import PlainDecoder, groups, joined_weight, plain_decoder
 from livingkv.packed.matrices import BITS, Bits, Matrix, PlainMatrix, fits, kernel_refusal
 from livingkv.packed.step import MAX_ROWS, PackedStep
@@ -43,8 +45,9 @@ caller's."""
 
 
 def step_for(model: LoadedModel, modules: Modules, head: Callable[[Tensor], Tensor]) -> PackedStep | None:
-    """The step, made now: seconds for each billion weights, and their size once more in memory; None, with a line in
-    the log, where the model's own weights decode. head: from last hidden states to logits in fp32."""
+    """The step, made now: seconds for each billion weights, less where an earlier process kept them (kept.py), and
+    their size once more in memory; None, with a line in the log, where the model's own weights decode. head: from last
+    hidden states to logits in fp32."""
     bits = model.decode_weights
     if bits is None:
         return None
@@ -70,29 +73,38 @@ def _made(model: LoadedModel, bits: Bits) -> PackedStep:
     has_int4 = refusals["int4"] is None
     decoder = plain_decoder(model.network)
     _require_room(decoder, bits)
+    kept = KeptMatrices(_cache(), model.model_digest, model.name) if has_int4 else None
     matrices = {
-        name: _packed(joined_weight(group), bits, has_int4=has_int4)
-        for name, group in groups(decoder)
-        if name != "head"
+        name: _packed(name, joined_weight(group), bits, kept) for name, group in groups(decoder) if name != "head"
     }
-    matrices["head"] = _head(decoder.head.weight.data, decoder.logit_factor, has_int4=has_int4)
+    matrices["head"] = _head(decoder.head.weight.data, decoder.logit_factor, kept)
     return PackedStep(decoder, matrices, model.shape.head_dim)
 
 
-def _packed(weight: Tensor, bits: Bits, *, has_int4: bool) -> Matrix:
+def _packed(name: str, weight: Tensor, bits: Bits, kept: KeptMatrices | None) -> Matrix:
     """What was of 4 bits is again, whatever was asked for."""
     if not fits(weight):
         return PlainMatrix(weight)
-    before = found_int4(weight) if has_int4 else None
-    if before is not None:
-        return before.matrix()
-    return int8_of(weight) if bits == "int8" else int4_of(weight).matrix()
+    matrix = None if kept is None else kept.matrix(f"{name}.found", weight, found_int4)
+    if matrix is None and kept is not None and bits == "int4":
+        matrix = kept.matrix(f"{name}.fitted", weight, int4_of)
+    return int8_of(weight) if matrix is None else matrix
 
 
-def _head(weight: Tensor, factor: float, *, has_int4: bool) -> Matrix:
+def _head(weight: Tensor, factor: float, kept: KeptMatrices | None) -> Matrix:
     if not fits(weight):
         return PlainMatrix(weight)
-    return LikeliestAgain(coarse_int4(weight).matrix(), weight, NEAR_NATS / factor) if has_int4 else int8_of(weight)
+    coarse = None if kept is None else kept.matrix("head.coarse", weight, coarse_int4)
+    return int8_of(weight) if coarse is None else LikeliestAgain(coarse, weight, NEAR_NATS / factor)
+
+
+def _cache() -> Path | None:
+    """None where no cache folder is named and there is no home folder for one."""
+    try:
+        return cache_folder()
+    except InputError as error:
+        LOG.info("packed weights are not kept: %s", error)
+        return None
 
 
 def _require_room(decoder: PlainDecoder, bits: Bits) -> None:
