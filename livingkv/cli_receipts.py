@@ -46,7 +46,9 @@ def print_forgotten(receipt: Forgotten, *, as_json: bool, verb: str = "forgotten
         named = ", ".join(receipt.keys_left)
         facts["not here"] = f"the key {named}, which opens older copies still: remove it from its folder"
     if receipt.bytes_awaiting:
-        facts["awaiting"] = f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives the space back"
+        facts["awaiting"] = (
+            f"{size(receipt.bytes_awaiting)}, overwritten: defrag gives it back once 5% of a file is dead"
+        )
     print_facts(facts)
 
 

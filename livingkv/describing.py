@@ -139,8 +139,8 @@ def added_messages(
     seconds: float,
     *,
     sentence_ids: Iterable[int],
-    n_reused: int = 0,
-    n_prefilled: int = 0,
+    n_reused: int,
+    n_prefilled: int,
 ) -> AddedMessages:
     """What was added to a session, of which the rows before and after are given."""
     return AddedMessages(

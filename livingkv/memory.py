@@ -258,8 +258,7 @@ class Memory(Looking, Keeping):
         check_session_name(session)
         self._home.writable_store()
         if once is not None and (known := self._home.request(once)) is not None:
-            row = self._home.store().session(session)
-            return added_messages(row, row, 0, perf_counter() - started, sentence_ids=known.sentence_ids)
+            return AddedMessages(session, 0, 0, 0, 0, 0, perf_counter() - started, tuple(known.sentence_ids))
         engine, before = self._home.engine(), self._home.session_for_writing(session, encrypt=encrypt)
         with self._reader(before, document=before.text_only) as reader:
             at_start, store, runner = self._home.at_message_start(reader.session_id), self._home.store(), engine.runner

@@ -150,7 +150,8 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class AddedMessages:
-    """What `add_messages` read: counts of this call; `turn` is the session's number of turns behind it. `sentence_ids`:
+    """What `add_messages` read: counts of this call; `turn` is the session's number of turns behind it, 0 where all was
+    added before under the same key. `sentence_ids`:
     what they are stored as. `reused_tokens`: stored ones of the session that were attended; `prefilled_tokens` went
     through the model."""
 

@@ -30,6 +30,9 @@ FIXED: Mapping[str, tuple[float, str]] = {
 }
 """What holds where nothing else is given, and why."""
 
+_WINDOWED = (("bounded_elements", "sliding_window"), ("wider_elements", "wider_window"))
+"""Elements of layers with a window, and that window."""
+
 MEASURABLE = ("vram", "ram", "disk", "bw_vram", "bw_ram", "bw_pcie", "bw_disk", "flops_device", "flops_cpu")
 
 
@@ -106,7 +109,14 @@ def inputs_of(
         raise InputError(
             "priced", "nothing", f"{prices[0]} is a price: --priced DATE,REGION,SOURCE and --currency go with it"
         )
+    active, parameters = stated.get("smaller_active"), stated.get("smaller_parameters")
+    if active is not None and parameters is not None and active.value > parameters.value:
+        raise InputError("--smaller-active-params", "more than --smaller-params", "at most as many are allowed")
     found = {name: _input(name, model, stated, measured or {}) for name in symbols}
+    for elements, window in _WINDOWED:
+        if found[elements].kind == "given" and found[window].kind == "model" and _value(found[window]) == 0:
+            why = f"it has layers with a window, and the model says of none how large; supply {symbols[window].supply}"
+            found[window] = Input("unknown", None, why)
     found["kv_bits"] = _kv_bits(model, stated.get("kv_bits"))
     return Inputs(model.name, model.kind, found, stamp if prices else None)
 
@@ -126,6 +136,11 @@ def _input(name: str, model: ModelFacts, given: Mapping[str, Amount], measured: 
         value, why = FIXED[name]
         return Input("fixed", Amount(float(value), symbol.unit), why)
     return Input("unknown", None, f"supply {symbol.supply}")
+
+
+def _value(one: Input) -> float:
+    assert one.amount is not None, "it is known"
+    return one.amount.value
 
 
 def _kv_bits(model: ModelFacts, given: Amount | None) -> Input:

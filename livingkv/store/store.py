@@ -207,11 +207,11 @@ class Store(StorePruning):
         return stored
 
     def request(self, once: IdempotencyKey) -> StoredRequest | None:
-        """What a request of this key stored within the last day, or None. Whether it asked the same is for the caller
-        to compare."""
+        """What a request of this key stored within a day from now, or None: also of the day ahead, since a clock may
+        have been put back. Whether it asked the same is for the caller to compare."""
         with self._catalog.read() as snapshot:
             found = snapshot.request(once.key)
-        return found if found is not None and _now_ms() - found.stored_ms < REQUESTS_KEPT_MS else None
+        return found if found is not None and abs(_now_ms() - found.stored_ms) < REQUESTS_KEPT_MS else None
 
     def _planned(self, appends: Sequence[Append]) -> Plan:
         with self._catalog.read() as snapshot:

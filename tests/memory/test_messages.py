@@ -150,8 +150,10 @@ def test_messages_with_a_key_are_added_once(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "s", model=MODEL, settings=SETTINGS) as memory:
         text = memory.text("talk")
         again = memory.add_messages(TALK, session="talk", once=key)
-        assert again.sentence_ids == added.sentence_ids and again.turn == added.turn
+        assert again.sentence_ids == added.sentence_ids and again.turn == 0
         assert (again.n_messages, again.n_tokens, again.prefilled_tokens) == (0, 0, 0) and memory.text("talk") == text
         with pytest.raises(KeyReused, match="a new key is needed"):
             memory.add_messages(TALK, session="talk", once=IdempotencyKey.of("turn 7", b"something else"))
         assert memory.add_messages(TALK, session="talk").n_messages == len(TALK)
+        memory.rename("talk", "another")
+        assert memory.add_messages(TALK, session="talk", once=key).sentence_ids == added.sentence_ids

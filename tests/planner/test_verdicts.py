@@ -184,6 +184,17 @@ def test_sliding_windows_bound_what_they_keep() -> None:
     assert value(planned(model, context=65536), "kv_total") == pytest.approx(per_token / 2**30)
 
 
+@pytest.mark.parametrize(
+    ("elements", "window", "option"),
+    [("bounded_elements", "sliding_window", "--sliding-window"), ("wider_elements", "wider_window", "--wider-window")],
+)
+def test_layers_with_a_window_need_its_size(elements: str, window: str, option: str) -> None:
+    model = made_up(sliding_window=0.0, wider_window=0.0)
+    found = planned(model, **{elements: 1e6})
+    assert verdict(found, "keep")["verdict"] == "maybe" and option in str(verdict(found, "keep"))
+    assert verdict(planned(model, **{elements: 1e6, window: 4096}), "keep")["verdict"] != "maybe"
+
+
 def test_bits_of_eight_are_those_of_livingkvs_pages_where_it_has_some() -> None:
     assert inputs(made_up(page_bits=8.25)).known["kv_bits"].value == 8.25
     assert inputs(made_up(), kv_bits=8).known["kv_bits"].value == 8.5
@@ -297,6 +308,11 @@ def test_a_card_brings_no_drive() -> None:
 def test_a_smaller_model_is_smaller() -> None:
     assert verdict(planned(smaller_parameters=3e9), "smaller_model")["verdict"] == "yes"
     assert verdict(planned(smaller_parameters=9e9), "smaller_model")["verdict"] == "no"
+
+
+def test_no_more_parameters_are_active_than_there_are() -> None:
+    with pytest.raises(InputError, match="smaller-active"):
+        planned(smaller_parameters=1e9, smaller_active=2e9)
 
 
 def test_it_is_said_where_no_expert_is_thought_to_be_in_memory() -> None:

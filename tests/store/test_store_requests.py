@@ -69,9 +69,12 @@ def test_keys_are_known_for_a_day(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(time, "time", lambda: now[0])
     with new_store(folder / "store") as store:
         store_under(store, KEY)
-        now[0] += 86_399
-        assert store.request(KEY) is not None
-        now[0] += 2
+        for seconds in (86_399, -2 * 86_398):
+            now[0] += seconds
+            assert store.request(KEY) is not None
+        now[0] += 2 * 86_398 - 86_399 - 86_401
+        assert store.request(KEY) is None  # the clock had run ahead
+        now[0] += 2 * 86_401
         assert store.request(KEY) is None
         other = IdempotencyKey.of("key 2", b"")
         store_under(store, other, 1)
