@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +62,7 @@ def one_life(stores: Path, model: str, log: Path, clients: Sequence[KillClient],
         paths = paths_of(served)
         for client in clients:
             client.say_again(served.url)
-        threads = at_once([lambda client=client: client.work_until_killed(served.url, paths) for client in clients])  # type: ignore[misc]
+        threads = at_once([partial(client.work_until_killed, served.url, paths) for client in clients])
         time.sleep(after_s)
         served.kill()
         for thread in threads:

@@ -202,9 +202,24 @@ class Changes(Snapshot):
                 self._remove(REQUESTS, age[8:])
 
     def forget_what_requests_asked(self) -> None:
-        """Keep no digest of what any request asked."""
-        for key, item in list(self.requests()):
+        """Keep no digest of what any request asked, and no row that cannot be read."""
+        with self._transaction.cursor(db=self._handles[REQUESTS]) as cursor:
+            keys = [bytes(key) for key in cursor.iternext(values=False)]
+        with self._transaction.cursor(db=self._handles[REQUEST_AGES]) as cursor:
+            ages = [bytes(age) for age in cursor.iternext(values=False)]
+        damaged = set()
+        for key in keys:
+            try:
+                item = self.request(key)
+            except RecordDamaged:
+                damaged.add(key)
+                self._remove(REQUESTS, key)
+                continue
+            assert item is not None, "its key was just read"
             self._put(REQUESTS, key, item_bytes.pack_request(item._replace(digest=bytes(len(item.digest)))))
+        for age in ages:
+            if age[8:] in damaged:
+                self._remove(REQUEST_AGES, age)
 
     def put_tail(self, session_id: int, tail: bytes) -> None:
         """A session's tail in place of the one before; pieces that stay the same are not written.

@@ -168,3 +168,18 @@ def test_a_key_that_is_put_stays_though_the_clock_went_back(folder: Path, monkey
         now[0] -= 50
         store_under(store, KEY, 2)
         assert store.request(KEY) is not None
+
+
+def test_a_damaged_row_of_a_request_leaves_with_what_is_forgotten(folder: Path) -> None:
+    with new_store(folder / "store") as store:
+        store_under(store, KEY)
+        other = IdempotencyKey.of("key 2", b"")
+        ids = store_under(store, other, 1)
+        rows = catalog.Catalog(folder / "store" / "catalog", 1 << 24, writable=True)
+        environment = rows._environment
+        environment.write(lambda write: write.put(KEY.key, b"none", db=environment.handles[b"requests"]), lambda: None)
+        rows.close()
+        store.forget_session(1)
+        known = store.request(other)
+        assert store.request(KEY) is None and known is not None and known.sentence_ids == ids
+        assert store.check().problems == ()
